@@ -24,6 +24,7 @@ import uvloop
 
 from benchmarks.stalls import LONG_S, PART, Act
 from qmd.client import new_message
+from qmd.operations.transaction import SETTLED_MAX
 from tests.integration.managers import Hosts
 from tests.process.control_client import ControlClient
 
@@ -111,6 +112,7 @@ class Changes:
             ("given back", self._given_back),
             ("received by a client that leaves", self._left),
             ("received in a transaction that aborts", self._aborted),
+            ("received, acknowledged", lambda: self._removed(**acknowledged)),
             ("purged, acknowledged", lambda: self._purged(**acknowledged)),
             ("of a queue that is deleted", lambda: self._deleted(**acknowledged)),
             ("expire, acknowledged", lambda: self._expired(**acknowledged)),
@@ -144,7 +146,7 @@ class Changes:
     def _rejected_by_a_commit(self) -> Act:
         transaction = self._begin()
         queue, taken = self._taken("strict", transaction)
-        self.client.done("settle", transaction, queue, taken, "", "no")
+        self.client.done("settle", transaction, queue, taken[:SETTLED_MAX], "", "no")
         return lambda: self.client.done("commit", transaction)
 
     def _failed(self) -> Act:

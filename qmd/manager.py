@@ -95,6 +95,7 @@ class QueueManager:
         assembly.relays.stop()
         assembly.relay_loops.stop()
         assembly.peers.stop()
+        await assembly.large_ends.stop()
         await assembly.redelivery.stop()
         await assembly.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written

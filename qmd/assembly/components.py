@@ -53,8 +53,10 @@ from qmd.maintenance.retry_release import RetryRelease
 from qmd.maintenance.row_watch import RowWatch
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.naming.topics import Topics
+from qmd.operations.browse import MessageBrowser
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
+from qmd.operations.large_ends import LargeEnds
 from qmd.operations.link_deliveries import LinkRecords
 from qmd.operations.locks import Locks
 from qmd.operations.message_protection import MessageProtection
@@ -162,6 +164,7 @@ class Assembly(TransferLayer):
         self.message_receiver = MessageReceiver(
             services, self.damage, self.dead_letters, self.parts, self.queues, self.recorder
         )
+        self.message_browser = MessageBrowser(services, self.damage)
         self.selection = Selection(services, self.damage)
         self.selective_receiver = SelectiveReceiver(services, self.selection)
         self._slots = QueueSlots(self.queues, self.limits.queues)
@@ -277,10 +280,13 @@ class Assembly(TransferLayer):
             self.new_publication,
         )
         self.work_parts = WorkParts(services, self.busy_turns)
+        line = Line(services.loop)
+        self.large_ends = LargeEnds(services, self.message_receiver, self.work_parts, line)
+        self.message_receiver.connect_large(self.large_ends)
         self.large_sender = LargeSender(
             services,
             self.work_parts,
-            Line(services.loop),
+            line,
             self.send_checks,
             self.message_sender,
             self._new_answers,

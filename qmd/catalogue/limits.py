@@ -137,4 +137,13 @@ ENTRIES = (
         "outcomes_max in the section [transactions].",
         "over_quota",
     ),
+    Entry(
+        1416,
+        "too_many_settled",
+        "A transaction moves or rejects as many received messages as it may.",
+        "The commit of a transaction is one step, for which other clients wait.",
+        "Commit it after at most 4,096 such messages, and go on in another one. Messages that a "
+        "transaction receives or sends do not count.",
+        "over_quota",
+    ),
 )

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from qmd.maintenance.row_watch import RowWatch
     from qmd.naming.destinations import Destinations
     from qmd.naming.topics import Topics
+    from qmd.operations.browse import MessageBrowser
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
+    from qmd.operations.large_ends import LargeEnds
     from qmd.operations.link_deliveries import LinkRecords
     from qmd.operations.locks import Locks
     from qmd.operations.message_protection import MessageProtection
@@ -124,6 +126,7 @@ class Components:
     incoming_streams: IncomingStreams
     message_lookup: MessageLookup
     local_turns: FairScheduler
+    large_ends: LargeEnds
     large_sender: LargeSender
     locks: Locks
     log_levels: LogLevels
@@ -148,6 +151,7 @@ class Components:
     queues: LocalQueues
     ranges: Ranges
     readers: Readers
+    message_browser: MessageBrowser
     message_receiver: MessageReceiver
     redirection: Redirection
     nacks: Nacks

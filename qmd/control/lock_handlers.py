@@ -6,10 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from qmd.control import validate as checked
+from qmd.control.large_ends import Ending, end_in_parts
 from qmd.control_protocol import locks as frames
+from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
+from qmd.operations.receive import AT_ONCE
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
+    from qmd.control.large_requests import Hooks
     from qmd.control.server import ControlConnection
 
 
@@ -27,15 +31,35 @@ def _take(connection: ControlConnection, request: frames.TakeLocked) -> None:
 def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None:
     components = connection.components
     components.sealed_tokens.check(request.token, connection.serial)
+    queue, reason = (
+        components.destinations.find_queue(request.queue),
+        checked.reason(request.reason),
+    )
+    if request.how in (REMOVE, REJECT, FAIL):
+        reader, lookup_ids = components.locks.held(request.lock, queue, request.lookup_ids)
+        if len(lookup_ids) > AT_ONCE:
+            ending = Ending(reader, queue, lookup_ids, request.how, reason, request.token)
+            work = partial(_settle_in_parts, connection, request.lock, ending)
+            connection.change_in_parts(request.number, work)
+            return
     components.locks.settle(
         request.lock,
-        components.destinations.find_queue(request.queue),
+        queue,
         request.lookup_ids,
         how=request.how,
-        reason=checked.reason(request.reason),
+        reason=reason,
         token=request.token,
         done=partial(connection.done, request.number),
     )
+
+
+async def _settle_in_parts(
+    connection: ControlConnection, lock: bytes, ending: Ending, hooks: Hooks
+) -> object:
+    try:
+        return await end_in_parts(connection, ending, hooks)
+    finally:
+        connection.components.locks.tidy(lock)
 
 
 def _renew(connection: ControlConnection, request: frames.RenewLock) -> None:

@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.access.demands import TO_SEND_AGAIN
 from qmd.control import validate as checked
+from qmd.control.large_ends import (
+    WORK_FAILED,
+    Ending,
+    abort_in_parts,
+    end_in_parts,
+)
 from qmd.control.large_requests import commit_in_parts, import_in_parts, no_token, send_in_parts
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
 from qmd.control_protocol.messages import Choice
 from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.parts import MANY, in_parts, is_slow
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
+from qmd.operations.receive import AT_ONCE
 from qmd.operations.redelivery import changed
 from qmd.operations.restore_message import Changes
 from qmd.operations.selection import filter_of
@@ -155,6 +163,10 @@ def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusi
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
     connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
+    if len(request.lookup_ids) > AT_ONCE:
+        ending = Ending(connection.reader, queue, request.lookup_ids, REMOVE, "", request.token)
+        connection.change_in_parts(request.number, partial(end_in_parts, connection, ending))
+        return
     connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
@@ -170,6 +182,11 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
     connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
+    if len(request.lookup_ids) > AT_ONCE:
+        reason = checked.reason(request.reason)
+        ending = Ending(connection.reader, queue, request.lookup_ids, REJECT, reason, request.token)
+        connection.change_in_parts(request.number, partial(end_in_parts, connection, ending))
+        return
     connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
@@ -186,13 +203,20 @@ def _reject(connection: ControlConnection, request: frames.Reject) -> None:
 def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     reason, receiver = checked.reason(request.reason), connection.components.message_receiver
+    policy = None if request.retry is None else changed(None, request.retry)
+    if request.failed and len(request.lookup_ids) > AT_ONCE:
+        ending = Ending(
+            *(connection.reader, queue, request.lookup_ids, FAIL, reason), policy=policy
+        )
+        connection.change_in_parts(request.number, partial(end_in_parts, connection, ending))
+        return
     if request.failed:
         count = receiver.fail(
             connection.reader,
             queue,
             request.lookup_ids,
-            reason or "its work failed",
-            policy=None if request.retry is None else changed(None, request.retry),
+            reason or WORK_FAILED,
+            policy=policy,
         )
         connection.components.services.storage.batch.when_durable(
             partial(connection.done, request.number, count)
@@ -214,7 +238,7 @@ def _peek(connection: ControlConnection, request: frames.Peek) -> None:
         checked.wait_s(request.wait_s),
     )
     matches = filter_of(Choice(where=request.where)) if request.where else None
-    work = connection.components.message_receiver.peek(
+    work = connection.components.message_browser.peek(
         queue, start, limit, wait_s, connection.turn, matches
     )
     connection.look(request.number, work)
@@ -335,6 +359,12 @@ def _abort(connection: ControlConnection, request: transaction_frames.Abort) -> 
         unread=request.unread,
         policy=None if request.retry is None else changed(None, request.retry),
     )
+    returning = connection.components.large_ends.abort_of(request.transaction.hex())
+    if returning:
+        connection.change_in_parts(
+            request.number, partial(abort_in_parts, connection, count, returning)
+        )
+        return
     done = partial(connection.done, request.number, count)
     if count:
         # The client may look at the messages after the answer: the abort must be counted then.

@@ -120,6 +120,22 @@ class Locks:
             raise
         return messages
 
+    def held(
+        self, lock_id: bytes, queue: LocalQueue, lookup_ids: list[int]
+    ) -> tuple[Reader, list[int]]:
+        """Return the reader of a lock and those of its messages; without ids, all of the queue.
+
+        Raises Refusal.
+        """
+        lock = self._find(lock_id)
+        return lock.reader, self._own(lock, queue, lookup_ids)
+
+    def tidy(self, lock_id: bytes) -> None:
+        """Forget a lock if it has no messages any more."""
+        lock = self._locks.get(lock_id)
+        if lock is not None:
+            self._tidy(lock)
+
     def settle(
         self,
         lock_id: bytes,

@@ -1,4 +1,4 @@
-"""Receiving of messages by readers: take, remove, reject, give back, peek.
+"""Receiving of messages by readers: take, remove, reject, give back.
 
 take ──► the reader gets a copy ──► remove ──► (commit) ──► removed, and answered
                                     give back, or the connection ends ──► ready again
@@ -6,11 +6,8 @@ take ──► the reader gets a copy ──► remove ──► (commit) ──
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,18 +18,17 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import may_want_word
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
-from qmd.message.shared_packet import Held, whole_message
-from qmd.queues.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
+from qmd.message.shared_packet import Held
+from qmd.queues.local_queue import EXPIRED_MAX, LocalQueue, Reader, Waiter
 from storage.tables import messages as message_rows
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from qmd.core.retry_policy import RetryPolicy
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
+    from qmd.operations.large_ends import LargeEnds
     from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
@@ -41,9 +37,9 @@ if TYPE_CHECKING:
 
 REFILL_ROWS = 512
 REFILL_BYTES = 4 * 1024 * 1024
-PEEK_ROWS_MAX = 1000
-FILTERED_ROWS = 256  # read and compared at once
 Matches = Callable[[StoredMessage], bool]
+#: More messages of a reader that ends return in parts (large_ends.py): one takes some 10 µs.
+AT_ONCE = 1024
 NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgments and dead letters
 
 
@@ -69,6 +65,10 @@ class MessageReceiver:
     def connect(self, redeliver: Callable[..., list[int]]) -> None:
         """Set `Redelivery.failed`, which is created later."""
         self._redeliver = redeliver
+
+    def connect_large(self, ends: LargeEnds) -> None:
+        """Set the work in parts for readers that end with many messages, which is created later."""
+        self._large_ends = ends
 
     def take(
         self,
@@ -169,10 +169,12 @@ class MessageReceiver:
         done: Callable[[int], None],
         *,
         transaction: str = "",
+        total: int = 0,
     ) -> None:
         """Remove messages that `reader` took; `done(count)` is called when this is durable.
 
-        Their senders are notified if they requested it.  Raises Refusal.
+        Their senders are notified if they requested it.  `total` is the count if they are the last
+        of more messages.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
@@ -183,7 +185,7 @@ class MessageReceiver:
             lazily=True,  # the deletions make the batch be written
         )
         self._dead_letters.received(queue, messages)
-        self._let_go(reader, queue, lookup_ids, token, done)
+        self._let_go(reader, queue, lookup_ids, token, done, total)
 
     def reject(
         self,
@@ -193,14 +195,22 @@ class MessageReceiver:
         detail: str,
         token: bytes,
         done: Callable[[int], None],
+        *,
+        total: int = 0,
     ) -> None:
         """Remove messages that `reader` took and rejects; `detail` is its reason.
 
         They become dead letters, at their source or here: docs/decisions/0010.  `done(count)` is
-        called when this is durable.  Raises Refusal.
+        called when this is durable; `total` as with `remove`.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
+        self.check_rejectable(queue)
+        self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
+        self._let_go(reader, queue, lookup_ids, token, done, total)
+
+    def check_rejectable(self, queue: LocalQueue) -> None:
+        """Raise Refusal for a queue of which no messages can be rejected."""
         if queue.holds_ended:
             raise Refusal(
                 "ended_before",
@@ -208,8 +218,6 @@ class MessageReceiver:
                 " waits for an outcome",
                 "Receive it instead.",
             )
-        self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
-        self._let_go(reader, queue, lookup_ids, token, done)
 
     def own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
         """Return the lookup ids without duplicates.  Raises Refusal if one was not taken."""
@@ -247,22 +255,22 @@ class MessageReceiver:
         lookup_ids: list[int],
         token: bytes,
         done: Callable[[int], None],
+        total: int = 0,
     ) -> None:
         reader.begin_removal(queue, lookup_ids)
+        count = total or len(lookup_ids)
         batch = self._services.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:
-            batch.record_outcome(
-                token, msgspec.msgpack.encode(len(lookup_ids)), self._services.clock.now_s
-            )
-        batch.when_durable(partial(self._removed, queue, lookup_ids, done))
+            batch.record_outcome(token, msgspec.msgpack.encode(count), self._services.clock.now_s)
+        batch.when_durable(partial(self._removed, queue, lookup_ids, count, done))
 
     def _removed(
-        self, queue: LocalQueue, lookup_ids: list[int], done: Callable[[int], None]
+        self, queue: LocalQueue, lookup_ids: list[int], count: int, done: Callable[[int], None]
     ) -> None:
         queue.leaving.difference_update(lookup_ids)
         queue.forget(lookup_ids)
-        done(len(lookup_ids))
+        done(count)
 
     def abort(
         self, reader: Reader, transaction: str, reason: str, policy: RetryPolicy | None = None
@@ -271,13 +279,19 @@ class MessageReceiver:
         number.
 
         Their abort counts are incremented, unless the application has not seen them.  Those that
-        failed too often are moved by the retry policy of their queue, or by `policy`.
+        failed too often are moved by the retry policy of their queue, or by `policy`.  Many return
+        in parts: `LargeEnds.abort_of`.
         """
         self.stop_waiting(reader)
         count = 0
         for queue, mine in list(reader.taken.items()):
-            if mine:
-                count += self.fail(reader, queue, sorted(mine), reason, transaction, policy)
+            count += len(mine)
+            if len(mine) > AT_ONCE:
+                self._large_ends.fail_later(
+                    reader, queue, sorted(mine), reason, transaction, policy
+                )
+            elif mine:
+                self.fail(reader, queue, sorted(mine), reason, transaction, policy)
         return count
 
     def fail(
@@ -384,99 +398,12 @@ class MessageReceiver:
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
                 self._services.timers.cancel(waiter)
+        why = "its reader's connection ended"
         for queue, mine in list(reader.taken.items()):
-            if mine:
-                self.give_back(reader, queue, sorted(mine), "its reader's connection ended")
-
-    async def peek(
-        self,
-        queue: LocalQueue,
-        start: int,
-        limit: int,
-        wait_s: float,
-        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-        matches: Matches | None = None,
-    ) -> list[StoredMessage]:
-        """Return up to `limit` ready messages from lookup id `start` on; no message is taken.
-
-        With `matches` only those for which it is true.  If there are none, wait for up to `wait_s`
-        seconds; a negative time has no end.  `turn` is entered for each read, because the messages
-        take memory until they are in the answer.
-        """
-        deadline = None if wait_s < 0 else self._services.loop.time() + wait_s
-        while True:
-            watcher: asyncio.Future[None] = self._services.loop.create_future()
-            queue.watchers.add(watcher)
-            try:
-                async with turn():
-                    messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX), matches)
-                if messages or wait_s == frames.NO_WAIT or queue.deleted:
-                    return messages
-                async with asyncio.timeout_at(deadline):
-                    await watcher
-            except TimeoutError:
-                return []
-            finally:
-                queue.watchers.discard(watcher)
-
-    async def _look(
-        self, queue: LocalQueue, start: int, limit: int, matches: Matches | None
-    ) -> list[StoredMessage]:
-        """Return the first ready messages: up to `limit`, and about 8 MB, but at least one."""
-        found: list[StoredMessage] = []
-        first, size = start, 0
-        now_s = self._services.clock.now_s
-        rows_max = limit if matches is None else FILTERED_ROWS
-        while len(found) < limit and size < TAKE_BYTES_MAX:
-            rows, following = await self._services.storage.read(
-                partial(_page, queue.id, start, rows_max, matches)
-            )
-            for row in self._damage.whole_messages(queue, rows):
-                is_over = row.expires_at_s is not None and row.expires_at_s < now_s
-                if row.key & LOOKUP_MASK not in queue.taken and not is_over:
-                    found.append(stored_message(row))
-                    size += len(row.packet)
-            start = following
-            if start > LOOKUP_MASK:
-                break  # the queue ends here
-        # Express messages have no rows: they belong among the messages that were read.
-        express = [
-            message
-            for message in (
-                whole_message(held)
-                for lookup_id, held in queue.express.items()
-                if first <= lookup_id < start
-                and lookup_id not in queue.taken
-                and (held.expires_at_s is None or held.expires_at_s >= now_s)
-            )
-            if matches is None or matches(message)
-        ]
-        if express:
-            found = sorted(found + express, key=attrgetter("lookup_id"))
-        return _up_to(found[:limit], TAKE_BYTES_MAX)
-
-
-def _page(
-    queue_id: int, start: int, rows_max: int, matches: Matches | None, db: sqlite3.Connection
-) -> tuple[list[MessageRow], int]:
-    """Return a page of rows that match or are damaged, and the lookup id behind the page."""
-    rows = message_rows.page(db, queue_id, start, rows_max, REFILL_BYTES)
-    following = LOOKUP_MASK + 1
-    if len(rows) == rows_max or sum(len(row.packet) for row in rows) >= REFILL_BYTES:
-        following = (rows[-1].key & LOOKUP_MASK) + 1
-    if matches is not None:
-        rows = [row for row in rows if not row.is_whole or matches(stored_message(row))]
-    return rows, following
-
-
-def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]:
-    """Return the first messages, at least one, that have up to `bytes_max` bytes together."""
-    size = 0
-    for count, message in enumerate(messages):
-        size += len(message.packet)
-        if count and size > bytes_max:
-            return messages[:count]
-    return messages
+            if len(mine) > AT_ONCE:
+                self._large_ends.give_back_later(reader, queue, sorted(mine), why)
+            elif mine:
+                self.give_back(reader, queue, sorted(mine), why)
 
 
 def stored_message(row: MessageRow) -> StoredMessage:

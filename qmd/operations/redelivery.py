@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 RETRY, POISON = "retry", "poison"
+#: Different waits of messages that fail together: those with the same wait are moved together.
+WAITS_MAX = 8
 REASON_CHARACTERS_MAX = 1000
 ATTEMPTS_MAX = 1_000_000
 DELAY_S_MAX = 365 * 86_400.0
@@ -142,10 +144,11 @@ class Redelivery:
         waiting: dict[tuple[int, str], list[_Wait]] = {}  # by their failures, and the wait as text
         ended: dict[int, list[int]] = {}  # by their failures
         staying: list[int] = []
-        for lookup_id in lookup_ids:
+        draw = int.from_bytes(self._services.environment.urandom(4), "big") / (1 << 32)
+        for index, lookup_id in enumerate(lookup_ids):
             failures = queue.taken[lookup_id].abort_count + counted
-            draw = int.from_bytes(self._services.environment.urandom(4), "big") / (1 << 32)
-            step = retry_policy.next_step(policy, failures, draw) if failures else Again()
+            part = (draw + index % WAITS_MAX / WAITS_MAX) % 1
+            step = retry_policy.next_step(policy, failures, part) if failures else Again()
             if isinstance(step, Again):
                 staying.append(lookup_id)
             elif isinstance(step, Wait):

@@ -47,6 +47,11 @@ class PreparedMessages(Protocol):
         """Add them to the open batch, and the outcome `token`; `done(ids)` when it is durable."""
 
 
+#: Messages that a transaction may move or reject: its commit is one turn of the event loop, and
+#: each of them takes 15 µs of it.
+SETTLED_MAX = 4096
+
+
 @dataclass(slots=True, eq=False)
 class Transaction:
     """An open transaction."""
@@ -78,6 +83,22 @@ class Transaction:
     def taken_count(self) -> int:
         """The number of messages that it has received."""
         return sum(len(mine) for mine in self.reader.taken.values())
+
+
+def check_settled(transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]) -> None:
+    """Raise Refusal if a transaction would move or reject more messages than SETTLED_MAX."""
+    settled = len(transaction.moves) + len(transaction.rejections)
+    again = sum(
+        (queue, each) in transaction.moves or (queue, each) in transaction.rejections
+        for each in lookup_ids
+    )
+    if settled - again + len(lookup_ids) > SETTLED_MAX:
+        raise Refusal(
+            "too_many_settled",
+            f"the transaction moves or rejects {settled} messages, and may do so with {SETTLED_MAX}"
+            " at most",
+            "Commit it, and go on in another one.",
+        )
 
 
 def doomed(transaction: Transaction) -> Refusal:

@@ -39,6 +39,7 @@ from qmd.operations.transaction import (
     PreparedMessages,
     Transaction,
     by_queues,
+    check_settled,
     doomed,
     kept_bytes,
     seconds,
@@ -275,13 +276,9 @@ class Transactions:
         self._check_taken(transaction, queue, lookup_ids)
         if place is not None:
             mover.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
-        elif queue.holds_ended:
-            raise Refusal(
-                "ended_before",
-                f"the delivery of the messages in {queue.name} has ended before, and no sender"
-                " waits for an outcome",
-                "Receive it instead.",
-            )
+        else:
+            self._message_receiver.check_rejectable(queue)
+        check_settled(transaction, queue, lookup_ids)
         for lookup_id in lookup_ids:
             transaction.moves.pop((queue, lookup_id), None)
             transaction.rejections.pop((queue, lookup_id), None)

@@ -11,7 +11,7 @@ earlier are looked up one by one, which takes some ten microseconds.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from protocol.errors import InvalidName
@@ -115,7 +115,7 @@ class NamedDeadLetterQueues:
         `delivery` is that of the message; the queue must be of the same kind.
         """
         try:
-            name = parse_destination(text, local_host=".")
+            name = _parse(text)
         except InvalidName as error:
             raise Refusal(
                 "name_not_understood", f"'{text}' is not the name of a queue: {error}"
@@ -210,3 +210,9 @@ class NamedDeadLetterQueues:
 
 def _flag(transactional: bool) -> str:
     return " --transactional" if transactional else ""
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> FormatName:
+    """Return the name of a queue; a request may have it in each of its messages."""
+    return parse_destination(text, local_host=".")

@@ -189,7 +189,7 @@ class Host(QueueManager):
         return bodies(messages)
 
     async def peek(self, queue: str, start: int = 0, limit: int = 1000) -> list[StoredMessage]:
-        return await self.message_receiver.peek(self.queue(queue), start, limit, frames.NO_WAIT)
+        return await self.message_browser.peek(self.queue(queue), start, limit, frames.NO_WAIT)
 
     async def settled(self) -> None:
         """Wait until all acts are durable, and the acts that follow from them as well."""

@@ -289,7 +289,7 @@ async def test_a_reader_that_waits_for_a_deleted_queue_gets_an_error(hosts: Host
     await a.create("orders")
     waiting = a.taking(Reader(), "orders", 1, PATIENCE_S)
     looking: asyncio.Future[Any] = asyncio.ensure_future(
-        a.message_receiver.peek(a.queue("orders"), 0, 1, PATIENCE_S)
+        a.message_browser.peek(a.queue("orders"), 0, 1, PATIENCE_S)
     )
     await asyncio.sleep(0.01)
 

@@ -187,9 +187,9 @@ async def test_a_peek_waits_for_the_first_message_and_leaves_no_waiter(hosts: Ho
     queue = await a.create("orders")
     for _ in range(20):
         assert await a.peek("orders") == []
-    assert await a.message_receiver.peek(queue, 0, 1, 0.01) == []
-    given_up = asyncio.create_task(a.message_receiver.peek(queue, 0, 1, frames.FOREVER))
-    waiting = asyncio.create_task(a.message_receiver.peek(queue, 0, 1, frames.FOREVER))
+    assert await a.message_browser.peek(queue, 0, 1, 0.01) == []
+    given_up = asyncio.create_task(a.message_browser.peek(queue, 0, 1, frames.FOREVER))
+    waiting = asyncio.create_task(a.message_browser.peek(queue, 0, 1, frames.FOREVER))
     await until(lambda: len(queue.watchers) == 2)
     given_up.cancel()
 
