@@ -245,12 +245,10 @@ def found(name: str, file: Path) -> list[Import]:
     return list(imports(name, file.read_text(), is_package=is_package, known=known))
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_imports_point_downwards(name):
-    file = modules()[name]
-
+def test_imports_point_downwards():
     wrong = [
         f"{file.relative_to(ROOT)}:{one.line}: {why}"
+        for name, file in modules().items()
         for one in found(name, file)
         if (why := violation(name, one.name, for_types=one.for_types))
     ]
@@ -298,13 +296,17 @@ def test_every_such_library_is_still_needed(module, imported):
     assert not knows(layer, imported), "its layer knows it anyway"
 
 
-@pytest.mark.parametrize("name", sorted(name for name in modules() if fits(name, {"qmd"})))
-def test_only_storage_speaks_sql(name):
-    source = modules()[name].read_text()
-    tree = ast.parse(source if "execute" in source else "")
-    calls = [node for node in ast.walk(tree) if _is_sql(node)]
+def test_only_storage_speaks_sql():
+    sources = {name: file.read_text() for name, file in modules().items() if fits(name, {"qmd"})}
+    calls = [
+        f"{name}:{node.lineno}"
+        for name, source in sources.items()
+        if "execute" in source
+        for node in ast.walk(ast.parse(source))
+        if _is_sql(node)
+    ]
 
-    assert not calls, f"{name}:{calls[0].lineno}"
+    assert not calls, "\n".join(calls)
 
 
 def _is_sql(node: ast.AST) -> bool:
