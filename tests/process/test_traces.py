@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import ROOT, environment_of_commands
 from tests.process.harness import Daemon, free_port
 
@@ -55,6 +59,45 @@ class Collector:
         self._process.stdout.close()
 
 
+class Rotel(Collector):
+    """A collector of another make: it takes spans, batches them, and forwards them to the first."""
+
+    def __init__(self, folder: Path) -> None:
+        found = importlib.util.find_spec("rotel")
+        if found is None or found.origin is None:
+            pytest.skip("rotel is not installed: .ci/run installs it")
+        super().__init__()
+        next_port, self.port = self.port, free_port()
+        self._log = folder / "rotel.log"
+        with self._log.open("ab") as log:
+            self._rotel = subprocess.Popen(
+                [
+                    *(str(Path(found.origin).with_name("rotel-agent")), "start"),
+                    *("--otlp-http-endpoint", f"127.0.0.1:{self.port}"),
+                    *("--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"),
+                    *("--exporter", "otlp", "--otlp-exporter-protocol", "http"),
+                    *("--otlp-exporter-endpoint", f"http://127.0.0.1:{next_port}"),
+                    *("--pid-file", str(folder / "rotel.pid")),
+                ],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment_of_commands(),
+            )  # fmt: skip
+        deadline = time.monotonic() + END_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+            except OSError:
+                assert self._rotel.poll() is None, self._log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(LOOK_S)
+            else:
+                return
+
+    def close(self) -> None:
+        self._rotel.kill()
+        self._rotel.wait()
+        super().close()
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     collector = Collector()
@@ -62,7 +105,15 @@ def collector() -> Iterator[Collector]:
     collector.close()
 
 
-def test_the_spans_of_two_hosts_are_one_trace(tmp_path: Path, collector: Collector) -> None:
+@pytest.fixture(params=["ours", "rotel"])
+def any_collector(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collector]:
+    collector = Rotel(tmp_path) if request.param == "rotel" else Collector()
+    yield collector
+    collector.close()
+
+
+def test_the_spans_of_two_hosts_are_one_trace(tmp_path: Path, any_collector: Collector) -> None:
+    collector = any_collector
     a, b = Daemon(tmp_path / "a"), Daemon(tmp_path / "b")
     try:
         a.start()
@@ -77,8 +128,8 @@ def test_the_spans_of_two_hosts_are_one_trace(tmp_path: Path, collector: Collect
         assert shown[0]["properties"]["traceparent"] == PARENT
         _until_released(a)
 
-        sent, transfer = collector.export(a)
-        receive, settle = collector.export(b)
+        sent, transfer = in_order(collector.export(a))
+        receive, settle = in_order(collector.export(b))
 
         names = [each["name"].partition(" ")[0] for each in (sent, transfer, receive, settle)]
         assert names == ["send", "transfer", "receive", "settle"]
@@ -103,11 +154,13 @@ def test_the_spans_of_two_hosts_are_one_trace(tmp_path: Path, collector: Collect
         b.kill()
 
 
+def in_order(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return spans in the order of the steps; a collector may forward them in another one."""
+    steps = ("send", "transfer", "receive", "settle")
+    return sorted(spans, key=lambda each: steps.index(each["name"].partition(" ")[0]))
+
+
 def _until_released(daemon: Daemon) -> None:
-    import time
-
-    from tests.patience import END_S
-
     deadline = time.monotonic() + END_S
     while daemon.json("status")[0]["outgoing_messages"]:
         assert time.monotonic() < deadline

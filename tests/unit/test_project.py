@@ -17,6 +17,7 @@ LOCKS = [
     "requirements-fuzz.lock",
     "requirements-bench.lock",
     "requirements-amqp.lock",
+    "requirements-collector.lock",
     "requirements-docs.lock",
     "requirements-sbom.lock",
     "requirements-services.lock",
