@@ -1,6 +1,6 @@
 """A container image of qmd, built by buildah without a registry.
 
-    python -m release.image [--name NAME]       `make image`
+    python -m release.image [--name NAME] [--base TAR] [--packages FOLDER]       `make image`
 
 The base is a minimal Debian of this computer's release, made by mmdebstrap; the Debian packages are
 built first.  Neither needs root where users may have namespaces (the package `uidmap`).
@@ -73,6 +73,8 @@ def _run(*words: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", default="localhost/qmd")
+    parser.add_argument("--base", type=Path, help="the archive of a Debian, instead of a new one")
+    parser.add_argument("--packages", type=Path, help="a folder with packages, instead of new ones")
     arguments = parser.parse_args()
     if lacking := missing():
         print(f"the image needs: apt-get install {' '.join(lacking)}", file=sys.stderr)
@@ -80,9 +82,14 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)  # nosec B103: mmdebstrap works there as another user
-            base = Path(folder) / "base.tar"
-            make_base(base)
-            build(arguments.name, base, deb.build(Path(folder) / "packages"))
+            base = arguments.base or Path(folder) / "base.tar"
+            if arguments.base is None:
+                make_base(base)
+            if arguments.packages is None:
+                packages = deb.build(Path(folder) / "packages")
+            else:
+                packages = sorted(arguments.packages.glob("*.deb"))
+            build(arguments.name, base, packages)
     except subprocess.CalledProcessError as error:
         print(error.stdout or error, file=sys.stderr)
         return 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from release import image
+from release.dist import ROOT, copy_listed
 from tests.packages.chroot import skip_without_tools
 from tests.packages.life import Installed, exchange_messages
 from tests.patience import END_S
@@ -38,15 +41,21 @@ def buildah(*words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def name(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the archive of a minimal Debian."""
     skip_without_tools()
-    folder = tmp_path_factory.mktemp("image")
+    tar = tmp_path_factory.mktemp("image") / "base.tar"
+    image.make_base(tar)
+    return tar
+
+
+@pytest.fixture(scope="module")
+def name(packages: list[Path], base: Path) -> Iterator[str]:
     before = os.environ.get("STORAGE_DRIVER")
     os.environ["STORAGE_DRIVER"] = "vfs"  # needs nothing of the kernel
     name = f"localhost/qmd-test-{uuid.uuid4()}"
     try:
-        image.make_base(folder / "base.tar")
-        image.build(name, folder / "base.tar", packages)
+        image.build(name, base, packages)
         yield name
     finally:
         subprocess.run(["buildah", "rmi", name, f"{name}-base"], capture_output=True, check=False)
@@ -105,3 +114,79 @@ def test_a_container_exchanges_messages_and_its_process_1_ends_at_a_signal(
         finally:
             process.kill()
             process.wait()
+
+
+class User:
+    """A user that exists in a mount namespace only, with numbers for namespaces of its own."""
+
+    NUMBER, NUMBERS = 23456, "builder:300000:65536"
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        line = f"builder:x:{self.NUMBER}:"
+        files = {
+            "passwd": f"{Path('/etc/passwd').read_text()}{line}{self.NUMBER}::{place}:/bin/sh\n",
+            "group": f"{Path('/etc/group').read_text()}{line}\n",
+            "subuid": f"{self.NUMBERS}\n",
+            "subgid": f"{self.NUMBERS}\n",
+        }
+        for name, text in files.items():
+            (place / name).write_text(text)
+        mounts = "; ".join(f"mount --bind {place / name} /etc/{name}" for name in files)
+        who = f"--reuid={self.NUMBER} --regid={self.NUMBER} --clear-groups"
+        self._words = ["unshare", "--mount", "sh", "-c", f'{mounts}; exec setpriv {who} "$@"', "sh"]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self._place),
+            "XDG_RUNTIME_DIR": str(self._place),
+            "STORAGE_DRIVER": "vfs",
+        }
+        return subprocess.run(
+            [*self._words, *words],
+            cwd=self._place / "qmd", env=environment, capture_output=True, text=True, check=False,
+            timeout=4 * END_S,  # a build writes half a gigabyte twice
+        )  # fmt: skip
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """Return a user with a home that has the source."""
+    python = Path("/usr/bin/python3")
+    if not python.exists():
+        pytest.skip("the Python of the system, which every user may run, is not installed")
+    place = Path(tempfile.mkdtemp())
+    try:
+        copy_listed(ROOT, place / "qmd")
+        place.chmod(0o755)
+        os.chown(place, User.NUMBER, User.NUMBER)
+        user = User(place)
+        allowed = user.run("unshare", "--user", "--map-root-user", "true")
+        if allowed.returncode:
+            pytest.skip(f"users may not have namespaces here: {allowed.stderr.strip()}")
+        yield user
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_user_without_privileges_builds_the_image(
+    user: User, base: Path, packages: list[Path]
+) -> None:
+    given = Path(tempfile.mkdtemp())
+    try:
+        given.chmod(0o755)
+        for file in (base, *packages):
+            Path(shutil.copy(file, given)).chmod(0o644)
+        chosen = ["--base", str(given / base.name), "--packages", str(given)]
+        built = user.run("/usr/bin/python3", "-m", "release.image", "--name", "own", *chosen)
+        assert built.returncode == 0, built.stderr[-3000:]
+    finally:
+        shutil.rmtree(given)
+    container = user.run("buildah", "from", "--pull-never", "localhost/own").stdout.strip()
+    ran = user.run(
+        *("buildah", "run", "--isolation", "chroot", "--user", "1801:1801", container, "--"),
+        *("/usr/bin/qmd", "--version"),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("qmd")
