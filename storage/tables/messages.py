@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.tables import damaged, many_rows, pages, shared_parts, tally
+from storage.tables import damaged, lone_rows, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import queue_range
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
@@ -96,6 +96,9 @@ def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     """Delete messages in one statement: SQLite sorts the keys and scans the table once."""
+    if len(keys) == 1:
+        lone_rows.delete(db, "message", keys[0])
+        return
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
     tally.leaving(db, "message", among, listed)
     with shared_parts.leaving(db, "message", among, listed):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from storage.errors import NoSuchQueue
-from storage.tables import counters, damaged, many_rows, pages, shared_parts, tally
+from storage.tables import counters, damaged, lone_rows, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import (
     level_range,
@@ -141,6 +141,9 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
+    if len(keys) == 1:
+        lone_rows.delete(db, "outgoing", keys[0])
+        return
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
     tally.leaving(db, "outgoing", among, listed)
     with shared_parts.leaving(db, "outgoing", among, listed):

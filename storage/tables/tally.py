@@ -235,6 +235,17 @@ def inserted(db: sqlite3.Connection, table: str, keys: Sequence[int], sizes: Seq
         tally.add(number << _TABLE_BITS | key >> LOOKUP_BITS, change)
 
 
+def removed(db: sqlite3.Connection, table: str, key: int, size: int) -> None:
+    """Count a row out that exists and is deleted next, of a table whose keys begin with the queue.
+
+    `size`: the bytes of its packet.
+    """
+    tally = tally_of(db)
+    if tally is not None:
+        gone = Figures(1, key & _MASK, size, int(_is_transactional(table, key)))
+        tally.add(TABLES[table][0] << _TABLE_BITS | key >> LOOKUP_BITS, NONE.minus(gone))
+
+
 def arrived(db: sqlite3.Connection, table: str, among: str, values: Sequence[object]) -> None:
     """Count the rows that a condition selects, which are new."""
     tally = tally_of(db)

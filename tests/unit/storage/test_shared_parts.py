@@ -74,9 +74,14 @@ def test_a_part_is_deleted_with_the_last_row_that_names_it(copies: sqlite3.Conne
     assert not is_there(copies)
 
 
-@pytest.mark.parametrize("way", ["release", "delete_all", "move", "set aside"])
+@pytest.mark.parametrize("way", ["one by one", "release", "delete_all", "move", "set aside"])
 def test_every_way_to_delete_a_row_frees_its_part(copies: sqlite3.Connection, way: str) -> None:
-    if way == "release":
+    if way == "one by one":
+        outgoing.release(copies, key(1), key(3))
+        for n in (2, 1):
+            assert is_there(copies)
+            messages.delete(copies, [key(n)])
+    elif way == "release":
         messages.delete_all(copies, Q)
         outgoing.release(copies, key(1), key(3))
     elif way == "delete_all":

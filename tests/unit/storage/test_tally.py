@@ -146,6 +146,28 @@ def has_totals_of_rows(db: sqlite3.Connection) -> None:
     assert rows == sum(total.messages for total in messages.totals_by_queue(db).values())
 
 
+def test_single_deletions_are_counted_once_and_absent_rows_never(folder: Path) -> None:
+    in_sequence, not_in_one = message_key(REMOTE, 8, 1), message_key(REMOTE, 5, 2)
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, 1, 2)
+            for each in (in_sequence, not_in_one):
+                storage.batch.outgoing.insert(each, packet_of(1))
+            await durable(storage)
+            for row in (key(1), key(1), key(9)):
+                storage.batch.delete_messages([row])
+                await durable(storage)
+                assert await storage.compare() == []
+            for row in (in_sequence, in_sequence, not_in_one):
+                storage.batch.outgoing.delete([row])
+                await durable(storage)
+                assert await storage.compare() == []
+                await storage.read(has_totals_of_rows)
+
+    asyncio.run(scenario())
+
+
 def make_queue(db: sqlite3.Connection) -> None:
     columns = "id, name, key, label, transactional, journal, system, created_at_s, modified_at_s"
     db.execute(f"INSERT INTO queue ({columns}) VALUES (16, 'orders', 'orders', '', 0, 0, 0, 0, 0)")
