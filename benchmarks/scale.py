@@ -39,6 +39,7 @@ from tests.process.remote import RemoteQueueManager
 
 MESSAGES = 2000  # of a curve's point
 SESSION_MESSAGES = 6000
+POLL_PART = 0.1  # of the time so far, between two looks
 PROVEN = 10  # messages of each session before: until 8 were useful, it shares slices with others
 QUEUE = "scale"
 KIB, MIB = 1024, 1024 * 1024
@@ -138,10 +139,11 @@ async def sessions(count: int) -> Point:
 
 
 async def _holds(client: QueueManager, messages: int) -> None:
-    while True:
-        if (await client.status())["messages"] >= messages:
-            return
-        await asyncio.sleep(pair.POLL_S)
+    """Wait for messages; ask rarely if that takes long, because the daemon's answers cost too."""
+    began_s = time.perf_counter()
+    while (await client.status())["messages"] < messages:
+        waited_s = time.perf_counter() - began_s
+        await asyncio.sleep(max(pair.POLL_S, POLL_PART * waited_s))
 
 
 async def queues(count: int) -> Point:
