@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qmd.access.demands import ADMIN, EVERYTHING, Demand, Thing
+from qmd.access.elsewhere import computer_key, is_of_computers
 from qmd.access.local_users import LocalUsers, numbered, user_caller
 from qmd.access.register import Holder, described, holder_of, key_of
 from qmd.access.rights import PrincipalRights, Rights
@@ -200,7 +201,9 @@ class AccessAdministration:
 
     def things(self, text: str) -> tuple[Thing, ...]:
         """Return the things on which a request about an object needs rights."""
-        return (EVERYTHING,) if text in (HOST, ALL_QUEUES) else tuple(self._finder.named(text))
+        if text in (HOST, ALL_QUEUES) or is_of_computers(text):
+            return (EVERYTHING,)
+        return tuple(self._finder.named(text))
 
     def _find(self, text: str) -> Object:
         """Return the object of this name.  Raises Refusal, MustAsk."""
@@ -209,6 +212,15 @@ class AccessAdministration:
             return Object(Holder(HOST, Kind.HOST), register.host)
         if text == ALL_QUEUES:
             return Object(Holder(ALL_QUEUES, Kind.ALL_QUEUES), register.all_queues)
+        if is_of_computers(text):
+            key, name = computer_key(text)
+            if name is not None and self._finder.is_local(name):
+                raise Refusal(
+                    "name_not_understood",
+                    f"'{text}' is this computer",
+                    f"All queues of this computer are '{ALL_QUEUES}'.",
+                )
+            return Object(Holder(key, Kind.ELSEWHERE), register.of_computer(key))
         subjects = [
             (thing, subject)
             for thing in self._finder.named(text)

@@ -16,6 +16,7 @@ import structlog
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PublicName
 from qmd.access.demands import Thing
+from qmd.access.elsewhere import ANYWHERE, computer_of, is_of_computers, shown
 from qmd.access.owners import Owners
 from qmd.core.access import (
     DEFAULTS,
@@ -80,6 +81,7 @@ class AccessRegister:
         self.has_denials = False
         #: Whether an entry names a token or a certificate.
         self.names_tokens = False
+        self._has_computers = False  # whether an entry is one of all queues of other computers
 
     def restore(self, entries: Iterable[EntryRow]) -> None:
         """Load the table, after the queues."""
@@ -115,8 +117,22 @@ class AccessRegister:
         return Subject(kind, queue.name, self.owners.get(main.id), tuple(levels))
 
     def elsewhere(self, key: str) -> Subject:
-        """Return a destination on another computer, by the key of its format name."""
-        return Subject(Kind.OUTGOING, key, None, (self._level(key, key),))
+        """Return a destination on another computer, by the key of its format name.
+
+        It inherits the entries of all queues of its computer, and of all other computers.
+        """
+        levels = [self._level(key, key)]
+        if self._has_computers:
+            computer = computer_of(key)
+            wider = (ANYWHERE,) if computer is None else (computer, ANYWHERE)
+            levels += [self._level(each, shown(each)) for each in wider]
+        return Subject(Kind.OUTGOING, key, None, tuple(levels))
+
+    def of_computer(self, key: str) -> Subject:
+        """Return all queues of another computer, or of all, as one object."""
+        keys = (key,) if key == ANYWHERE else (key, ANYWHERE)
+        levels = tuple(self._level(each, shown(each)) for each in keys)
+        return Subject(Kind.ELSEWHERE, key, None, levels)
 
     def subjects(self, thing: Thing) -> Iterator[Subject]:
         """Yield the objects that a thing of a request stands for.
@@ -335,6 +351,7 @@ class AccessRegister:
         self.generation += 1
         everywhere = [entry for entries in self._entries.values() for entry in entries]
         self.has_denials = any(not entry.allows for entry in everywhere)
+        self._has_computers = any(is_of_computers(key) for key in self._entries)
         self.names_tokens = any(entry.principal.kind in (TOKEN, CERT) for entry in everywhere)
         self.restricted = frozenset(
             key

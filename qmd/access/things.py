@@ -80,6 +80,10 @@ class ThingFinder:
                     is_here = thing.key in self._queues.by_key
                     yield thing._replace(by_entry=isinstance(element, QueuePath) and not is_here)
 
+    def is_local(self, name: DirectName) -> bool:
+        """Return whether a name is one of this computer."""
+        return self._destinations.is_local(name)
+
     def by_id(self, text: str) -> Iterator[Thing]:
         """Yield the queue with this id, which pipelines store; for other texts as `named`."""
         try:

@@ -21,7 +21,8 @@ ME = "me"
 def acl() -> None:
     """Manage the rights on queues and on the host.
 
-    OBJECT is a queue, '*' for all queues, or host.  WHO is user:NAME, group:NAME, token:NAME,
+    OBJECT is a queue, '*' for all queues, '*@HOST' for all queues of another computer, '*@*' for
+    those of all other computers, or host.  WHO is user:NAME, group:NAME, token:NAME,
     host:ADDRESS, peer:GUID, everyone, anonymous, local ...  RIGHTS is a list such as send,peek, or
     full, read or write.
     """

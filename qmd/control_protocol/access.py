@@ -1,7 +1,8 @@
 """Requests about rights: the entries of objects, owners, and decisions.
 
-An object is `host`, `*` (all queues), a queue in any spelling, or a queue of another computer.  A
-principal is written as in docs/access.md: `user:ann`, `group:staff`, `token:archive`, `everyone`.
+An object is `host`, `*` (all queues), a queue in any spelling, a queue of another computer, or all
+queues of another computer (`*@hostb`) or of all others (`*@*`).  A principal is written as in
+docs/access.md: `user:ann`, `group:staff`, `token:archive`, `everyone`.
 Rights are a list such as `send,peek`, or `full`, `read` or `write`.
 """
 

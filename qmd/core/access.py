@@ -82,6 +82,7 @@ class Kind(enum.Enum):
     DEAD_LETTER = "dead-letter queue"  # and the journal of the computer
     INTERNAL = "internal queue"
     OUTGOING = "outgoing queue"
+    ELSEWHERE = "queues of other computers"
     TOPIC = "topic"
     ALL_QUEUES = "all queues"
     HOST = "host"
@@ -96,6 +97,7 @@ DEFAULTS: dict[Kind, frozenset[str]] = {
     Kind.DEAD_LETTER: frozenset({GET_PERMISSIONS}),
     Kind.INTERNAL: frozenset(),
     Kind.OUTGOING: frozenset({SEND, GET_PERMISSIONS}),
+    Kind.ELSEWHERE: frozenset({SEND, GET_PERMISSIONS}),
     # Its queues may be closed to others, so that each sender needs an entry.
     Kind.TOPIC: frozenset({GET_PERMISSIONS}),
     Kind.ALL_QUEUES: frozenset({GET_PERMISSIONS}),
@@ -238,7 +240,7 @@ def decide(caller: Caller, right: str, subject: Subject) -> Verdict:
     without_default = (
         caller.is_limited
         or (caller.is_remote and subject.kind is Kind.HOST)
-        or (caller.is_distant and subject.kind is Kind.OUTGOING)
+        or (caller.is_distant and subject.kind in (Kind.OUTGOING, Kind.ELSEWHERE))
     )
     if without_default or _replaces_default(subject):
         return Verdict(False, f"no entry of {subject.name} allows it")

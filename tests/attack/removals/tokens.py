@@ -308,7 +308,7 @@ REMOVALS = (
     Removal(
         "messages to other computers, by a user of a door",
         "qmd/core/access.py",
-        "        or (caller.is_distant and subject.kind is Kind.OUTGOING)\n",
+        "        or (caller.is_distant and subject.kind in (Kind.OUTGOING, Kind.ELSEWHERE))\n",
         "",
         f"{_ACTING}test_a_user_of_a_door_elsewhere_sends_to_no_other_host_without_a_right",
     ),
@@ -340,5 +340,13 @@ REMOVALS = (
         "                self._services.loop.call_later(GRACE_S, holder.abort)\n",
         "",
         _WAITING,
+    ),
+    Removal(
+        "messages to other computers than a token",
+        "qmd/access/register.py",
+        "            levels += [self._level(each, shown(each)) for each in wider]\n",
+        "",
+        "tests/integration/control/test_rights_elsewhere.py::"
+        "test_a_token_may_send_to_one_computer_only",
     ),
 )
