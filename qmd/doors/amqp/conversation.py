@@ -15,6 +15,7 @@ import structlog
 
 from qmd.client.errors import ClientError, NotConnected
 from qmd.doors.amqp import engine as engines
+from qmd.doors.amqp import held
 from qmd.doors.amqp.conditions import DECODE, FORCED, LIMIT, UNREADABLE, AmqpFault, condition_of
 from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
@@ -143,12 +144,12 @@ class Conversation:
             case proton.Event.SESSION_REMOTE_OPEN:
                 event.session.open()
             case proton.Event.SESSION_REMOTE_CLOSE:
-                self.spawn(self._close_session(event.session))
+                self.spawn(self._close_session(held.session_of(event)))
             case proton.Event.LINK_REMOTE_OPEN:
-                self._attach(event.link)
+                self._attach(held.link_of(event))
             case proton.Event.LINK_REMOTE_CLOSE | proton.Event.LINK_REMOTE_DETACH:
                 closed = event.type == proton.Event.LINK_REMOTE_CLOSE
-                self._detach(event.link, closed=closed)
+                self._detach(held.link_of(event), closed=closed)
             case proton.Event.TRANSPORT_ERROR | proton.Event.TRANSPORT_TAIL_CLOSED:
                 self.end()
 
