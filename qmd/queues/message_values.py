@@ -21,6 +21,7 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core import packet_fields
 from qmd.core.selectors.operations import Value
+from qmd.properties import amqp_header
 from qmd.properties import values as names
 from qmd.properties.block import read_extension
 from qmd.properties.values import MessageProperties, plain, text_of
@@ -198,7 +199,17 @@ def _subject(it: MessageValues) -> Value:
 
 
 def _is_durable(it: MessageValues) -> bool:
-    return it.delivery != "express"
+    return amqp_header.is_durable(it.defined, recoverable=it.delivery != "express")
+
+
+def _delivery_mode(it: MessageValues) -> Value:
+    return "PERSISTENT" if _is_durable(it) else "NON_PERSISTENT"
+
+
+def _priority(it: MessageValues) -> Value:
+    """Return the priority that a receiver over AMQP sees."""
+    is_transactional = it.delivery == _DELIVERIES[2]
+    return amqp_header.priority_of(it.defined, it.priority, transactional=is_transactional)
 
 
 _OWN: dict[str, Callable[[MessageValues], Any]] = {
@@ -224,15 +235,14 @@ _OWN: dict[str, Callable[[MessageValues], Any]] = {
 _ID = _standard(names.MESSAGE_ID, lambda it: it.id)
 _CORRELATION = _standard(names.CORRELATION_ID, _correlation)
 _CREATED = _standard(names.CREATED_AT, lambda it: it.sent_at_ms)
-_PRIORITY = _standard(names.PRIORITY, lambda it: it.priority)
 _NAMES: dict[str, Callable[[MessageValues], Any]] = {
     **{f"qmd.{name}": read for name, read in _OWN.items()},
     "JMSMessageID": _ID,
     "JMSCorrelationID": _CORRELATION,
-    "JMSPriority": _PRIORITY,
+    "JMSPriority": _priority,
     "JMSTimestamp": _CREATED,
     "JMSType": _subject,
-    "JMSDeliveryMode": lambda it: "PERSISTENT" if _is_durable(it) else "NON_PERSISTENT",
+    "JMSDeliveryMode": _delivery_mode,
     "JMSXGroupID": _standard(names.GROUP),
     "JMSXGroupSeq": _standard(names.GROUP_SEQUENCE),
     "JMSXUserID": _standard(names.USER_ID),
@@ -240,11 +250,11 @@ _NAMES: dict[str, Callable[[MessageValues], Any]] = {
     "JMSRedelivered": lambda it: it.abort_count > 0,
     "amqp.message_id": _ID,
     "amqp.correlation_id": _CORRELATION,
-    "amqp.priority": _PRIORITY,
+    "amqp.priority": _priority,
     "amqp.creation_time": _CREATED,
     "amqp.subject": _subject,
     "amqp.durable": _is_durable,
-    "amqp.delivery_mode": lambda it: "PERSISTENT" if _is_durable(it) else "NON_PERSISTENT",
+    "amqp.delivery_mode": _delivery_mode,
     "amqp.delivery_count": lambda it: it.abort_count,
     "amqp.redelivered": lambda it: it.abort_count > 0,
     "amqp.user_id": _standard(names.USER_ID),

@@ -24,16 +24,13 @@ from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.decoding import value_of
 from qmd.doors.amqp.sections import BadMessage, Section
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, to_value
+from qmd.properties import amqp_header
 from qmd.properties import values as names
 from qmd.properties.block import BadProperty, with_properties
 from qmd.properties.values import MessageProperties, Typed, Value, plain
 
 LABEL_CHARACTERS_MAX = 249
 TEXT_BYTES_MAX = 1024 * 1024  # a longer text is passed on as it came: UTF-16 would double it
-#: Priorities of AMQP and JMS have 10 levels, those of MSMQ 8; the defaults 4 and 3 correspond.
-PRIORITIES = (0, 0, 1, 2, 3, 4, 5, 6, 7, 7)
-SHOWN_PRIORITIES = (1, 2, 3, 4, 5, 6, 7, 8)
-DEFAULT_PRIORITY = 4
 
 #: The fields of the section PROPERTIES, in their order.
 STANDARD = (
@@ -44,8 +41,7 @@ STANDARD = (
 OWN = "x-opt-msmq-"  # annotations that are fields of MSMQ
 SERVICE_BUS = f"{OWN}service-bus"
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
-# Keys of `MessageProperties.more`.
-BODY, PRIORITY, DURABLE = "amqp-body", "amqp-priority", "amqp-durable"
+BODY = "amqp-body"  # a key of `MessageProperties.more`
 AS_SECTIONS, AS_NULL = "sections", "null"  # values of BODY
 
 
@@ -101,7 +97,7 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
         if settled:
             fields.new.setdefault("delivery", frames.EXPRESS)
         else:
-            fields.more[DURABLE] = False
+            fields.more[amqp_header.DURABLE] = False
     _set_lifetime(fields, now_ms)
     extension = _extension_of(fields)
     message = frames.NewMessage(destination, body, extension=extension, **fields.new)
@@ -140,13 +136,15 @@ def _extension_of(fields: _Fields) -> bytes:
 
 
 def _header(fields: _Fields, given: Any) -> None:
-    durable, priority, ttl, *_ = _list(given, 5)
+    durable, priority, ttl, first_acquirer, _ = _list(given, 5)
     fields.is_durable = bool(durable)
+    if first_acquirer:
+        fields.more[amqp_header.FIRST_ACQUIRER] = True
     if priority is not None:
-        level = PRIORITIES[min(_number(priority, "priority"), 9)]
+        level = amqp_header.PRIORITIES[min(_number(priority, "priority"), 9)]
         fields.new["priority"] = level
-        if priority != DEFAULT_PRIORITY:  # transactional messages have no priority of MSMQ
-            fields.more[PRIORITY] = int(priority)
+        if priority != amqp_header.DEFAULT_PRIORITY:  # transactional messages have none of MSMQ
+            fields.more[amqp_header.PRIORITY] = int(priority)
     if ttl is not None:
         fields.lives_ms = _number(ttl, "ttl")
 
@@ -191,6 +189,8 @@ def _annotations(fields: _Fields, given: Any) -> None:
         name, value = str(key), to_value(each)
         if (setter := _OWN.get(name)) is not None:
             setter(fields, plain(value))
+            if name == DELIVERY_TIME:  # receivers see when the message was to be delivered
+                fields.annotations[name] = value
         elif not name.startswith(OWN):  # others were made for an earlier receiver
             fields.annotations[_annotation(key)] = value
 

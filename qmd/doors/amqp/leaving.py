@@ -21,16 +21,13 @@ from qmd.doors.amqp.arriving import (
     AS_NULL,
     AS_SECTIONS,
     BODY,
-    DEFAULT_PRIORITY,
-    DURABLE,
     OWN,
-    PRIORITY,
     SERVICE_BUS,
-    SHOWN_PRIORITIES,
     STANDARD,
 )
 from qmd.doors.amqp.encoding import NULL, STRING8, created, encoded_list, section, text
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, from_value, symbols
+from qmd.properties import amqp_header
 from qmd.properties import values as names
 from qmd.properties.block import read_extension
 from qmd.properties.values import MessageProperties, Value, plain
@@ -101,25 +98,29 @@ def _map(code: int, values: dict[Any, Any]) -> bytes:
 
 def _header(message: Message, properties: MessageProperties) -> bytes:
     packet, transactional = message.packet, message.transactional
-    is_recoverable = transactional or bool(packet.user.flags.delivery)
-    durable = is_recoverable and properties.more.get(DURABLE) is not False
-    priority = properties.more.get(PRIORITY)
-    if not isinstance(priority, int):
-        shown = SHOWN_PRIORITIES[packet.base.flags.priority]
-        priority = DEFAULT_PRIORITY if transactional else shown
+    count = min(message.stored.abort_count, _UINT_MAX)
+    recoverable = transactional or bool(packet.user.flags.delivery)
     return _header_section(
-        durable, priority, left_ms(message), min(message.stored.abort_count, _UINT_MAX)
+        amqp_header.is_durable(properties, recoverable=recoverable),
+        amqp_header.priority_of(
+            properties, packet.base.flags.priority, transactional=transactional
+        ),
+        left_ms(message),
+        amqp_header.is_first_acquirer(properties, abort_count=count),
+        count,
     )
 
 
 @lru_cache(1024)
-def _header_section(durable: bool, priority: int, ttl_ms: int | None, count: int) -> bytes:
+def _header_section(
+    durable: bool, priority: int, ttl_ms: int | None, first_acquirer: bool, count: int
+) -> bytes:
     """Return the section; messages have few different ones, unless their lifetime is limited."""
     values = [
         durable,
-        proton.ubyte(priority) if priority != DEFAULT_PRIORITY else None,
+        proton.ubyte(priority) if priority != amqp_header.DEFAULT_PRIORITY else None,
         None if ttl_ms is None else proton.uint(min(ttl_ms, _UINT_MAX)),
-        None,
+        first_acquirer or None,
         proton.uint(count) if count else None,
     ]
     while values and values[-1] is None:

@@ -81,7 +81,7 @@ async def test_peeks_and_cursors_stop_at_messages_that_match(hosts: Hosts) -> No
     ("where", "matches"),
     [
         ("label = 'order 17' AND qmd.label LIKE 'order%'", True),
-        ("priority = 5 AND qmd.priority = 5 AND JMSPriority = 5", True),
+        ("priority = 5 AND qmd.priority = 5 AND JMSPriority = 6 AND amqp.priority = 6", True),
         ("priority = 'high'", False),
         ("application_tag = 99 AND body_type = 8 AND body_bytes = 4", True),
         ("class = 'normal' AND delivery = 'recoverable' AND JMSDeliveryMode = 'PERSISTENT'", True),
