@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 from qmd.config.file import Effective, read_effective
 from qmd.config.settings import SECTIONS, Settings, settings_of
+from qmd.config.units import format_duration, format_size
 
 __all__ = ["LIVE", "Effective", "Merged", "merge", "read_effective", "texts"]
 
@@ -68,7 +70,9 @@ def merge(running: Settings, read: Settings) -> Merged:
 def texts(settings: Settings) -> dict[str, str]:
     """Return all values as text that can be compared, by `section.key`."""
     return {
-        f"{section}.{key}": _text(getattr(getattr(settings, section), setting.attribute))
+        f"{section}.{key}": _text(
+            getattr(getattr(settings, section), setting.attribute), setting.kind.attribute_suffix
+        )
         for section in SECTIONS
         for key, setting in settings_of(section).items()
     }
@@ -81,10 +85,15 @@ def differences(running: Mapping[str, str], read: Mapping[str, str]) -> Iterable
             yield name, "reload" if name in LIVE else "restart"
 
 
-def _text(value: object) -> str:
+def _text(value: object, unit: str = "") -> str:
+    """Return a value as the file has it; `unit` is the end of its attribute's name."""
     match value:
         case None:
             return ""
+        case float() | int() if unit == "_s" and math.isfinite(value):
+            return format_duration(value)
+        case int() if unit == "_bytes":
+            return format_size(value)
         case bool():
             return str(value).lower()
         case Path() | str() | int():
@@ -92,5 +101,5 @@ def _text(value: object) -> str:
         case float():
             return f"{value:g}"
         case list() | tuple() if type(value) in (list, tuple):
-            return ", ".join(map(_text, value))
+            return ", ".join(_text(each, unit) for each in value)
     return str(value)

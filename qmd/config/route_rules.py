@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import NamedTuple
 
 from protocol.errors import InvalidName
-from protocol.identifiers import guid_bytes
+from protocol.identifiers import guid_bytes, guid_text
 from protocol.names.direct_name import PORT
 from protocol.names.path_name import COMPUTER
 
@@ -35,6 +35,13 @@ class Pattern(NamedTuple):
     network: Network | None = None
     name: str = ""  # casefolded; with a leading ".", all names with this end
     guid: bytes = b""
+
+    def __str__(self) -> str:
+        if self.network is not None:
+            return str(self.network)
+        if self.guid:
+            return guid_text(self.guid)
+        return f"*{self.name}" if self.name.startswith(".") else self.name or "*"
 
     @property
     def is_all(self) -> bool:
@@ -63,10 +70,19 @@ class Hop(NamedTuple):
     host: str = ""
     port: int = PORT
 
+    def __str__(self) -> str:
+        if not self.host:
+            return DIRECT
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORT else f"{host}:{self.port}"
+
 
 class Rule(NamedTuple):
     destinations: Pattern
     hops: tuple[Hop, ...]
+
+    def __str__(self) -> str:
+        return f"{self.destinations} via {' then '.join(map(str, self.hops))}"
 
 
 def parse_pattern(text: str) -> Pattern:

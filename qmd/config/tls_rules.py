@@ -29,6 +29,9 @@ class TlsRule(NamedTuple):
     wanted: Wanted
     port: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.peers} {self.wanted.value}{f' {self.port}' if self.port else ''}"
+
     def fits(self, hosts: Iterable[str], guid: bytes | None) -> bool:
         """Return whether the rule is for a peer with one of these names or addresses, or a GUID."""
         return (guid is not None and self.peers.has_guid(guid)) or any(

@@ -35,6 +35,11 @@ def parse_duration(text: str) -> float:
     return parse_duration_ms(text) / 1000
 
 
+def format_duration(duration_s: float) -> str:
+    """Format seconds in the largest unit that leaves a whole number; milliseconds are the least."""
+    return _in_largest_unit(round(1000 * duration_s), _MILLISECONDS, zero="0s")
+
+
 def parse_size(text: str) -> int:
     """Return the bytes of `500MB` or `64KiB`; k, M, G, T are powers of 1000, Ki... of 1024.
 
