@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.process import clone_life
 from tests.process.backup_life import live
 from tests.process.harness import Hosts, body
 
@@ -13,6 +14,11 @@ def test_backups_and_restorations_under_load_with_kills() -> None:
     """`make soak` runs 50 rounds of new seeds."""
     counts = live(seed=1, rounds=2)
     assert counts["backups"]
+
+
+def test_a_backup_is_restored_on_another_host_while_the_original_goes_on() -> None:
+    counts = clone_life.live(seed=501, rounds=2)
+    assert counts["restored"] >= 1, counts
 
 
 def test_a_daemon_is_backed_up_while_it_serves_and_restored(hosts: Hosts, tmp_path: Path) -> None:
