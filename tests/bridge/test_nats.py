@@ -116,7 +116,12 @@ def test_properties_reach_both_ends(daemon: Daemon, nats_server: NatsServer, mad
     assert 'qmd_bridge_up{bridge="in",kind="nats",direction="in"} 1' in (
         made.state_file.with_suffix(".prom").read_text()
     )
+    (unknown, _) = made.cli("status", "--state", str(made.state_file.with_name("other")))
+    assert unknown["state"] == "unknown"
     assert made.stop() == 0
+    made.state_file.write_text('{"at": 0, "bridges": []}')  # that of a process which has ended
+    (ended, _) = made.cli("status", "--state", str(made.state_file))
+    assert ended["state"] == "not running"
 
 
 @pytest.mark.slow

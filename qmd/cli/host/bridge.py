@@ -177,7 +177,14 @@ def status(
 ) -> None:
     """Show bridges: what waits for them, their positions, and the state of the running ones."""
     definitions = _definitions(file, names)
-    running = _running(state_file or _STATE)
+    state_file = state_file or _STATE
+    running = _running(state_file)
+    if running is None:
+        click.echo(
+            f"note: {state_file} cannot be read, so no bridge is known to run; give `run` and"
+            " `status` the same --state FILE",
+            err=True,
+        )
     import asyncio
 
     rows = asyncio.run(_statuses(configuration, definitions, running))
@@ -189,21 +196,28 @@ def status(
     print_rows(rows, columns, as_json=as_json, none="the file has no bridges")
 
 
-def _running(state_file: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of running bridges, by name; a dead process has left a state that is old."""
+def _running(state_file: Path) -> dict[str, dict[str, Any]] | None:
+    """Return the rows of running bridges, by name; None if the file cannot be read.
+
+    A dead process has left a state that is old.
+    """
     try:
-        state = json.loads(state_file.read_text(encoding="utf-8"))
+        text = state_file.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    try:
+        state = json.loads(text)
         if time.time() - state["at"] > STATE_AGE_MAX_S:
             return {}
         return {row["name"]: row for row in state["bridges"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return {}
 
 
 async def _statuses(
     configuration: Configuration,
     definitions: dict[str, Definition],
-    running: dict[str, dict[str, Any]],
+    running: dict[str, dict[str, Any]] | None,
 ) -> list[dict[str, Any]]:
     from qmd.bridge.inward import known_position
     from qmd.bridge.process import Bridge
@@ -213,8 +227,9 @@ async def _statuses(
     async with configuration.connect() as qm:
         for name, given in definitions.items():
             row = Bridge(name, given, configuration.connect).facts()
-            row |= {"state": "not running", "waiting": None, "position": None}
-            row |= running.get(name, {})
+            state = "unknown" if running is None else "not running"
+            row |= {"state": state, "waiting": None, "position": None}
+            row |= (running or {}).get(name, {})
             try:
                 if given.direction == "in":
                     row |= await known_position(qm, name)
