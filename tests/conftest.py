@@ -28,7 +28,7 @@ ALL_TOGETHER = ("tests/pipeline/",)
 WITHOUT_SESSION = tuple(
     f"tests/pipeline/test_{name}.py"
     for name in (
-        *("cluster", "filters", "finish", "java", "kills", "options", "own_packages"),
+        *("cluster", "filters", "finish", "java", "options", "own_packages"),
         *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
         *("bodies", "connect", "watch", "airflow", "first_audit", "pages_browser"),
         *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),

@@ -1,20 +1,27 @@
-"""A job for the cluster: a batch read, a batch write, a stream from queue to queue.
+"""A job for the cluster: a batch read, a batch write, a stream from queue to queue; then the audit.
 
-    python -m tests.pipeline.cluster_job MASTER SOCKET FOLDER
+    spark-submit tests/pipeline/cluster_job.py SOCKET FOLDER audit --input ... --output ...
 
-Prints one line of JSON with its observations.
+Prints one line of JSON with its observations, then `auditing` when executors are at work for the
+audit, and at last the line of the audit.  One driver does both: each starts for half a minute.
 
 """
 
 from __future__ import annotations
 
 import json
+import runpy
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
+from pipeline.commands.job import submitted_master
 from pipeline.spark.session import spark_session
 from pipeline.spark.streams import run_stream
 from tests.pipeline.cluster import java_options
+from tests.process.command_line import ROOT
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -36,8 +43,8 @@ def settings() -> dict[str, str]:
 
 
 def main() -> None:
-    master, socket, folder = sys.argv[1:]
-    spark = spark_session("on a cluster", master, settings())
+    socket, folder, *job = sys.argv[1:]
+    spark = spark_session("on a cluster", submitted_master(), settings())
 
     def host(batches):  # type: ignore[no-untyped-def]
         """Return the executor that has read, with the number of rows."""
@@ -69,6 +76,17 @@ def main() -> None:
         "master": spark.sparkContext.master,
     }
     print(json.dumps(reported), flush=True)
+    threading.Thread(target=_report_work, args=[spark], daemon=True).start()
+    # The audit takes this session, which has the master that spark-submit has given.
+    sys.argv[1:] = job
+    runpy.run_path(str(ROOT / "pipeline" / "submit.py"), run_name="__main__")
+
+
+def _report_work(spark: Any) -> None:
+    """Print a line as soon as tasks of the next job run."""
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        time.sleep(0.05)
+    print("auditing", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 Settings that Spark does not store differ at each start, by the seed: the number of partitions, and
 the limit of a batch.  With --once it reads all present messages, closes its last batches and ends.
 With --wait it starts Spark, reports that, and touches no queue before it reads a line from standard
-input; the slow start is then over.
+input; the slow start is then over.  With --pause a stream begins a batch only every so many
+seconds, which saves processor time.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import argparse
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from pipeline.source.checkpoint import finish
 from pipeline.spark.session import spark_session
 
 LIMITS = (50, 200, 1000, 5000)  # of one batch
 COLUMNS = "position, queue, label, body"
+CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -30,12 +33,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=0.0)
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    chance = random.Random(arguments.seed)
     spark = spark_session(
         "kills",
         arguments.master,
@@ -61,42 +64,66 @@ def main() -> None:
         if not sys.stdin.readline():
             return  # the parent process has ended
 
-    def read(queue: str, reader: str) -> object:
+    queries = start_streams(
+        *(spark, arguments.socket, arguments.folder, random.Random(arguments.seed)),
+        once=arguments.once,
+        pause_s=arguments.pause,
+    )
+    print("started", flush=True)
+    if arguments.once:
+        finish_streams(queries, arguments.folder)
+        return
+    # The first query that fails ends the driver; its parent starts another one.
+    spark.streams.awaitAnyTermination()
+    for query in queries:
+        query.awaitTermination()
+
+
+def start_streams(
+    spark: Any,
+    socket: Path | str,
+    folder: Path,
+    chance: random.Random,
+    *,
+    once: bool = False,
+    pause_s: float = 0.0,
+) -> list[Any]:
+    """Start both streams in a session; return their queries."""
+
+    def read(queue: str, reader: str) -> Any:
         return (
             spark.readStream.format("qmd")
-            .option("endpoint", arguments.socket)
+            .option("endpoint", str(socket))
             .option("queue", queue)
             .option("readerId", reader)
             .option("columns", COLUMNS)
             .option("partitions", chance.randint(1, 4))
-            .option("maxMessagesPerTrigger", 20_000 if arguments.once else chance.choice(LIMITS))
+            .option("maxMessagesPerTrigger", 20_000 if once else chance.choice(LIMITS))
             .load()
         )
 
-    def start(writer: object, checkpoint: str) -> object:
-        writer = writer.option("checkpointLocation", f"{arguments.folder}/{checkpoint}")
-        if arguments.once:
+    def start(writer: Any, checkpoint: str) -> Any:
+        writer = writer.option("checkpointLocation", f"{folder}/{checkpoint}")
+        if once:
             writer = writer.trigger(availableNow=True)
+        elif pause_s:
+            writer = writer.trigger(processingTime=f"{pause_s} seconds")
         return writer.start()
 
     lake = read("to_lake", "lake").writeStream.format("parquet")
     copy = read("to_copy", "copy").select("label", "body").writeStream.format("qmd")
-    queries = [
-        start(lake.option("path", f"{arguments.folder}/lake"), "lake_checkpoint"),
-        start(
-            copy.option("endpoint", arguments.socket).option("destination", "out"),
-            "copy_checkpoint",
-        ),
+    return [
+        start(lake.option("path", f"{folder}/lake"), CHECKPOINTS[0]),
+        start(copy.option("endpoint", str(socket)).option("destination", "out"), CHECKPOINTS[1]),
     ]
-    print("started", flush=True)
-    if not arguments.once:
-        # The first query that fails ends the driver; its parent starts another one.
-        spark.streams.awaitAnyTermination()
+
+
+def finish_streams(queries: list[Any], folder: Path) -> None:
+    """Wait for the end of queries that read all present messages, and close their last batches."""
     for query in queries:
         query.awaitTermination()
-    if arguments.once:
-        for checkpoint in ("lake_checkpoint", "copy_checkpoint"):
-            finish(f"{arguments.folder}/{checkpoint}")
+    for checkpoint in CHECKPOINTS:
+        finish(f"{folder}/{checkpoint}")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ from typing import Any
 
 from qmd.client import connect
 from tests.pipeline.cluster import Cluster
+from tests.pipeline.kill_driver import CHECKPOINTS, finish_streams, start_streams
 from tests.pipeline.kill_processes import (
     BATCH_S,
     STREAMS,
@@ -60,7 +61,6 @@ from tests.process.harness import Daemon
 DRAIN_S = 1800.0
 STALLS_MAX = 5  # drivers in one run without a batch in that time
 KINDS = ("driver", "daemon", "worker", "executor")
-CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
 
 
 class NotExact(AssertionError):
@@ -68,9 +68,22 @@ class NotExact(AssertionError):
 
 
 class Kills:
-    """One run in a folder of its own.  `standby` is the number of drivers that stand by."""
+    """One run in a folder of its own.
 
-    def __init__(self, folder: Path, seed: int, *, cluster: bool = False, standby: int = 0) -> None:
+    `standby` is the number of drivers that stand by, `pause_s` the time between two batches.
+    `session` reads what is left at the end; without it, another driver does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        cluster: bool = False,
+        standby: int = 0,
+        pause_s: float = 0.0,
+        session: Any = None,
+    ) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
         self.daemon = Daemon(folder / "a")
@@ -82,6 +95,8 @@ class Kills:
         self.driver: Driver | None = None
         self.standby: list[Driver] = []
         self.standby_wanted = standby
+        self.pause_s = pause_s
+        self.session = session
         self.starts = 0
         self.done: Counter[str] = Counter()
 
@@ -107,7 +122,8 @@ class Kills:
         return Driver(
             [
                 *(str(self.socket), str(self.folder), "--master", master),
-                *("--seed", str(self.starts), *([word] if word else [])),
+                *("--seed", str(self.starts), "--pause", str(self.pause_s)),
+                *([word] if word else []),
             ],
             self.folder / f"driver{self.starts}.log",
             {**environment, **(self.cluster.environment if self.cluster else {})},
@@ -226,7 +242,7 @@ class Kills:
             self.daemon.start()
             for queue in ("to_lake", "to_copy", "out"):
                 self.daemon.create(queue, transactional=True)
-            producer = Producer(self.socket)
+            producer = Producer(self.socket, pause_s=max(0.02, self.pause_s / 10))
             producer.start()
             stack.callback(producer.stopping.set)
             self.start_driver()
@@ -275,6 +291,12 @@ class Kills:
         for each in self.standby:
             each.kill()
         self.standby.clear()
+        if self.session is not None:
+            chance = random.Random(self.starts)
+            queries = start_streams(self.session, self.socket, self.folder, chance, once=True)
+            finish_streams(queries, self.folder)
+            assert (self.daemon.count("to_lake"), self.daemon.count("to_copy")) == (0, 0)
+            return
         deadline = time.monotonic() + DRAIN_S
         while True:
             self.start_driver(once=True)

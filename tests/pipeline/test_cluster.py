@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,30 +26,16 @@ pytestmark = [
 ]
 
 
-def run_on(cluster, *words):
-    """Run a Python module as the driver."""
-    return run(cluster, sys.executable, "-m", *words)
-
-
-def submit(cluster, *words):
-    """Return the command that runs a job by spark-submit, with its master and its options."""
+def submitted(cluster, *words):
+    """Start the job by spark-submit, with the master of the cluster and the options of the job."""
     command = Path(cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
     options = ("--master", cluster.master)
     options += tuple(f"--conf={name}={value}" for name, value in settings().items())
-    return [str(command), *options, str(ROOT / "pipeline" / "submit.py"), *words]
-
-
-def run(cluster, *command):
-    with started(cluster, *command) as process:
-        out, errors = process.communicate(timeout=360)
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
-
-
-def started(cluster, *command):
     kept = {key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key}
     return subprocess.Popen(
-        command, cwd=ROOT, env={**kept, **cluster.environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        [str(command), *options, str(ROOT / "tests/pipeline/cluster_job.py"), *words], cwd=ROOT,
+        env={**kept, **cluster.environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
     )  # fmt: skip
 
 
@@ -86,28 +71,12 @@ def daemon():
     hosts.close()
 
 
-def test_source_and_sink_work_on_several_workers(cluster, daemon, tmp_path):
+def test_source_sink_and_an_audit_work_on_workers_that_share_only_a_bucket(
+    cluster, bucket, daemon, tmp_path
+):
+    """One driver does all; a worker dies during the audit of one large stream."""
     socket = daemon.folder / "qmd.sock"
     daemon.create("orders", "copy", "batch", transactional=True)
-    with blocking.connect(socket) as qm:
-        messages = [new_message("orders", str(number), label="order") for number in range(1000)]
-        qm.send_many(messages)
-        job = ("tests.pipeline.cluster_job", cluster.master, str(socket), str(tmp_path))
-        done = run_on(cluster, *job)
-        assert done.returncode == 0, done.stderr[-3000:]
-        reported = json.loads(done.stdout.splitlines()[-1])
-
-        assert (reported["rows"], reported["master"]) == (1000, cluster.master)
-        assert reported["executors"] > 1
-        assert [int(message.body) for message in qm.peek_each("batch")] == list(range(500))
-        assert [int(message.body) for message in qm.peek_each("copy")] == list(range(1000))
-        assert list(qm.peek_each("orders")) == []
-
-
-def test_workers_that_share_only_a_bucket_audit_one_large_stream_although_one_dies(
-    cluster, bucket, tmp_path
-):
-    """The last test of the cluster, which has one worker less afterwards."""
     faults = parse_faults("lost=3,duplicated=2,reordered=2")
     # Nine of ten messages are of one stream: it must not fall to one task.
     fleet = Fleet(
@@ -117,15 +86,28 @@ def test_workers_that_share_only_a_bucket_audit_one_large_stream_although_one_di
     for each in sorted((tmp_path / "logs").rglob("*.parquet")):
         bucket.put(str(each), f"lake/qmd/{each.relative_to(tmp_path / 'logs')}")
     before, workers = cluster.executors(), cluster.workers
-    words = ("audit", "--input", "s3://lake/qmd", "--output", "s3://lake/audit")
+    audit = ("audit", "--input", "s3://lake/qmd", "--output", "s3://lake/audit")
 
-    with started(cluster, *submit(cluster, *words, "--json", "--full")) as job:
-        cluster.wait_until_busy(0)
-        assert job.poll() is None
-        cluster.kill_worker(0)
-        out, errors = job.communicate(timeout=600)
+    with blocking.connect(socket) as qm:
+        messages = [new_message("orders", str(number), label="order") for number in range(1000)]
+        qm.send_many(messages)
+        words = (str(socket), str(tmp_path), *audit, "--json", "--full")
+        with submitted(cluster, *words) as job:
+            first = [line for line in (job.stdout.readline(), job.stdout.readline()) if line]
+            if first[-1:] == ["auditing\n"]:
+                cluster.wait_until_busy(0)
+                assert job.poll() is None
+                cluster.kill_worker(0)
+            out, errors = job.communicate(timeout=600)
 
-    assert job.returncode == 1, errors[-3000:]
+        assert job.returncode == 1, errors[-3000:]
+        reported = json.loads(first[0])
+        assert (reported["rows"], reported["master"]) == (1000, cluster.master)
+        assert reported["executors"] > 1
+        assert [int(message.body) for message in qm.peek_each("batch")] == list(range(500))
+        assert [int(message.body) for message in qm.peek_each("copy")] == list(range(1000))
+        assert list(qm.peek_each("orders")) == []
+
     found = json.loads(out.splitlines()[-1])["findings"]
     assert found == {"lost": 3, "duplicated": 2, "reordered": 2}
     assert b"<html" in bucket.cat_file("lake/audit/report.html")

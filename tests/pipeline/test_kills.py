@@ -4,24 +4,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
-from pipeline.spark.java import NoJava, require_java
 from tests.pipeline.kills import Kills, differences
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
 ]
 
 
-def test_every_message_is_in_both_sinks_once_in_spite_of_kills(tmp_path):
-    try:
-        require_java()
-    except NoJava as none:
-        pytest.skip(str(none))
-
-    # At the end it kills the driver too, and another one reads what is left.
-    Kills(tmp_path, seed=1).run(2, ["worker", "daemon"])
+def test_every_message_is_in_both_sinks_once_in_spite_of_kills(spark, tmp_path):
+    # At the end it kills the driver too, and the session of the tests reads what is left.
+    Kills(tmp_path, seed=1, pause_s=3, session=spark).run(2, ["worker", "daemon"])
 
 
 def test_lost_duplicated_and_unordered_messages_are_detected():
