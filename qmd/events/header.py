@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     order.
     """
 
+    RESTORED = "restored"  # the first start with a restored folder: the log has another history
     STARTED = "started"  # the daemon started: earlier express messages are gone
     DISK_FULL = "disk_full"  # new messages are refused from now on
     ACCESS_REFUSED = "access_refused"  # a client lacked a right; the reason has both

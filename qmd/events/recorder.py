@@ -16,6 +16,7 @@ docs/events.md describes events for readers outside this program.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from qmd.events.header import IDENTITY, IDENTITY_OFFSET, EventHeader, Kind
@@ -239,6 +240,16 @@ class Recorder:
             event = self.group(EventHeader(Kind.STARTED, reason=reason), self._services.id)
             event.bytes = bytes_there
             self._services.storage.batch.write_soon()
+
+    def restored(self, at_ms: int) -> None:
+        """Record, before all later events, that the folder was restored from a backup at `at_ms`.
+
+        Events of the history that this one replaces have the same numbers of blocks as later ones.
+        """
+        if self.enabled:
+            when = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+            reason = f"a backup was restored at {when.removesuffix('+00:00')}Z"
+            self.group(EventHeader(Kind.RESTORED, reason=reason), self._services.id)
 
     def stop(
         self,

@@ -58,6 +58,12 @@ def test_a_daemon_is_backed_up_while_it_serves_and_restored(hosts: Hosts, tmp_pa
 
     assert [body(each) for each in daemon.peek("orders")] == [b"1", b"2", b"3"]
     shutil.rmtree(done["former_folder"])
+    daemon.restart()  # the former folder is gone: what is left agrees with its log
+    starts = [
+        each for each in daemon.json("events", "tail") if each["kind"] in ("restored", "started")
+    ]
+    assert [each["kind"] for each in starts] == ["started", "restored", "started", "started"]
+    assert starts[1]["reason"].startswith("a backup was restored at 2")
     (config,) = done["files"]
     assert Path(config).read_text() == daemon.config.read_text()
 
