@@ -49,6 +49,7 @@ class Role(IntEnum):
     IMPORTED = 14  # from a file, into a queue of the host
     TAKEN = 15  # out of a queue of the host, and not received: sent again, or damaged
     MISSED = 16  # by its queue manager: its row is not in the database any more
+    RESTORED = 17  # no message: the first start of its queue manager with a restored folder
 
 
 #: Roles of events after which a message is not in its queue any more.
@@ -70,6 +71,7 @@ _CODES = {
     "imported": Role.IMPORTED,
     "requeued": Role.TAKEN,
     "vanished": Role.MISSED,
+    "restored": Role.RESTORED,
     "damaged": _DAMAGED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
@@ -169,7 +171,7 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
     place = numbers("lookup_id", -1)
     remote = ~is_local(queues)
     role = _roles(column("kind"), remote, column("class"), source == host)
-    role[~has_id | is_internal(queues)] = Role.NOTHING
+    role[(~has_id | is_internal(queues)) & (role != Role.RESTORED)] = Role.NOTHING
     return Facts(
         role,
         host,

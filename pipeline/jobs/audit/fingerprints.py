@@ -46,6 +46,7 @@ class RowKind(IntEnum):
     ARRIVED = 17  # arrival numbers of a host that other events name; `source` is the host
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
     MISSED = 21  # one message that its queue manager misses in `queue`; `key_first` is its number
+    RESTORED = 22  # `host` logged at `at_first` that its folder was restored from a backup
     PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
@@ -174,6 +175,9 @@ def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
         np.full(len(missed.role), RowKind.MISSED), missed.source, key_first=missed.number,
         block_first=missed.block, host=missed.host, queue=missed.queue, at_first=missed.at_ms,
     )  # fmt: skip
+    put_back = of(Role.RESTORED)
+    yield Row(np.full(len(put_back.role), RowKind.RESTORED), host=put_back.host,
+              at_first=put_back.at_ms)  # fmt: skip
     came = of(Role.ACCEPTED, Role.PUT, Role.IMPORTED)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]

@@ -3,6 +3,8 @@
 Exported files do not name the epoch of their log (`epochs.py`).  Their content shows it: one event,
 which is a block and a number in it, has one time.  If files have several times for one, a backup
 was restored between these times.  All such pairs of times together show when each history began.
+A queue manager also logs an event `restored` at its first start with a restored folder: then the
+later history alone shows that there was another one, of which the end is missing.
 
 Files of earlier runs are read again for this, as far as they are still there, because a run that
 reads both histories at once, and runs that read them one after the other, have to say the same.
@@ -17,23 +19,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
-from pipeline.jobs.audit.epochs import (
-    EPOCHS,
-    EPOCHS_MAX,
-    assigned,
-    is_exported,
-)
+from pipeline.jobs.audit.epochs import EPOCHS, EPOCHS_MAX, is_exported
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
+from pipeline.jobs.audit.history_events import begins, lowest_assigned, read_events
 from pipeline.jobs.incremental.new_events import readable_boxes
 
 Frame = Any
 Array = Any
 #: First and last block of a host in a file, and its path.
 Range = tuple[int, int, str]
-
-_PLACE = ("queue_manager", "block", "index", "at_ms")
-_ASSIGNED = ("queue_manager", "at_ms", "kind", "queue", "lookup_id")
 
 
 class Histories:
@@ -60,15 +56,17 @@ class Histories:
             if host in restored or host in twice or _overlap(parts) or self._was_read(host, parts)
         ]  # fmt: skip
 
-    def learned(self, epochs: Frame, hosts: Iterable[int]) -> Frame:
+    def learned(self, engine: Engine, epochs: Frame, hosts: Collection[int]) -> Frame:
         """Return `epochs` with those that the contents of the logs of `hosts` show."""
-        for host in hosts:
+        if not hosts:
+            return epochs
+        named = epochs[epochs.since == 0].groupby("host").epoch.max().to_dict()
+        found = self._epochs_of(engine, {host: max(1, named.get(host, 1)) for host in hosts})
+        for host, rows in found.items():
             of_host = epochs.host == host
-            named = epochs[of_host & (epochs.since == 0)]
-            rows = self._epochs_of(host, max([1, *named.epoch.tolist()]))
             known = epochs[of_host & (epochs.since != 0)]
-            if not self._all_there and len(known) and self._must_begin_anew(host, known, rows):
-                continue  # the files that show the known ones may be gone
+            if not self._all_there and self._must_begin_anew(host, known, rows):
+                continue  # the files that show the known ones, or that were read, may be gone
             epochs = pd.concat([epochs[~(of_host & (epochs.since != 0))], rows], ignore_index=True)
         return epochs.astype(np.int64)
 
@@ -97,60 +95,28 @@ class Histories:
         known = self._covered[self._covered.host == host]
         return any(((known.block <= b) & (known["last"] >= a)).any() for a, b, _ in parts)
 
-    def _epochs_of(self, host: int, last_named: int) -> Frame:
+    def _epochs_of(self, engine: Engine, last_named: dict[int, int]) -> dict[int, Frame]:
+        """Return the epochs behind the last one that file names show, of each host."""
         if self._ranges_before is None:
             self._ranges_before = _ranges(self._earlier)
-        parts = [*self._ranges.get(host, ()), *self._ranges_before.get(host, ())]
+        parts = [part for host in last_named for ranges in (self._ranges, self._ranges_before)
+                 for part in ranges.get(host, ())]  # fmt: skip
         paths = list(dict.fromkeys(path for *_, path in parts))
-        events = _events_of(host, paths)
-        gone = None if self._all_there else self._covered[self._covered.host == host]
-        begins = begins_of(events, gone)
-        rows = [(host, last_named + 1 + n, -1, since) for n, since in enumerate(begins)]
-        found = pd.DataFrame(rows[: EPOCHS_MAX - last_named], columns=EPOCHS).astype(np.int64)
-        if len(found):
-            found["first"] = _lowest_assigned(host, paths, found.since.to_numpy())
-        return found
-
-
-def begins_of(events: Frame, covered: Frame | None = None) -> list[int]:
-    """Return the time at which each history of a log begins, but the first.
-
-    `events` have block, index and at_ms.  `covered` are stretches of events that are not among
-    them: `block` to `last`, until `at_last`.
-    """
-    events = events.drop_duplicates().sort_values(["block", "index", "at_ms"], ignore_index=True)
-    block, index, at_ms = (events[name].to_numpy(np.int64) for name in ("block", "index", "at_ms"))
-    again = np.flatnonzero((block[1:] == block[:-1]) & (index[1:] == index[:-1])) + 1
-    left, right = at_ms[again - 1], at_ms[again]  # the restoration was between the two
-    for row in covered.itertuples() if covered is not None else ():
-        some = at_ms[(block >= row.block) & (block <= row.last) & (at_ms > row.at_last)]
-        left = np.append(left, np.full(len(some), row.at_last))
-        right = np.append(right, some)
-    by_time = np.lexsort((index, block, at_ms))
-    begins: list[int] = []
-    while len(right):
-        latest = int(right.min())  # the history has begun by then
-        of_it = left < latest
-        if not of_it.any():
-            break
-        ended = int(left[of_it].max())
-        begins.append(_begin(at_ms[by_time], by_time, ended, latest))
-        left, right = left[~of_it], right[~of_it]
-    return begins
-
-
-def _begin(at_ms: Array, position: Array, ended: int, latest: int) -> int:
-    """Return the time of the first event behind `ended` with a lower position than one before it.
-
-    `at_ms` ascends; `position` is the rank of each event by its block and number.
-    """
-    end = int(np.searchsorted(at_ms, latest, side="right"))
-    behind = int(np.searchsorted(at_ms, ended, side="right"))
-    if behind == 0:
-        return latest
-    top = np.maximum.accumulate(position[:end])
-    drops = np.flatnonzero(position[behind:end] < top[behind - 1 : end - 1])
-    return int(at_ms[behind + drops[0]]) if len(drops) else latest
+        gone = self._covered[self._covered.host.isin(list(last_named))]
+        try:
+            read_events(engine, paths, last_named)
+            begun = begins(engine, None if self._all_there else gone)
+            lowest = lowest_assigned(engine, paths, begun)
+        finally:
+            engine.release()
+        return {
+            host: pd.DataFrame(
+                [(host, named + 1 + n, lowest.get((host, n + 1), -1), since)
+                 for n, since in enumerate(begun.get(host, ())[: EPOCHS_MAX - named])],
+                columns=EPOCHS,
+            ).astype(np.int64)
+            for host, named in last_named.items()
+        }  # fmt: skip
 
 
 def _ranges(files: Sequence[LogFile]) -> dict[int, list[Range]]:
@@ -189,32 +155,3 @@ def _tables(path: str, columns: Sequence[str]) -> Iterable[Any]:
         yield from read_piece((path, 0, -1), columns)
     except (Unreadable, FileNotFoundError):
         return  # the passes over the files report it
-
-
-def _events_of(host: int, paths: Sequence[str]) -> Frame:
-    """Return block, index and at_ms of the events of a host."""
-    found = pd.DataFrame({name: pd.Series(dtype=np.int64) for name in _PLACE[1:]})
-    for path in paths:
-        parts = [found]
-        for table in _tables(path, _PLACE):
-            mine = text_hashes(table.column("queue_manager")) == host
-            parts.append(
-                pd.DataFrame({name: table.column(name).to_numpy()[mine] for name in _PLACE[1:]})
-            )
-        found = pd.concat(parts, ignore_index=True).drop_duplicates()
-    return found
-
-
-def _lowest_assigned(host: int, paths: Sequence[str], begins: Array) -> list[int]:
-    """Return the lowest arrival number that a host assigned in each history; -1: none."""
-    lowest = np.full(len(begins) + 1, -1, np.int64)
-    for path in paths:
-        for table in _tables(path, _ASSIGNED):
-            arrival = assigned(table)
-            at = np.flatnonzero((text_hashes(table.column("queue_manager")) == host)
-                                & (arrival >= 0))  # fmt: skip
-            history = np.searchsorted(begins, table.column("at_ms").to_numpy()[at], side="right")
-            for n in np.unique(history):
-                least = int(arrival[at][history == n].min())
-                lowest[n] = least if lowest[n] < 0 else min(lowest[n], least)
-    return list(map(int, lowest[1:]))

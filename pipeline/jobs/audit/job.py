@@ -15,10 +15,11 @@ the log arrives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pipeline import events
+from pipeline.engines.engine import Engine
 from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs.audit import presence
@@ -45,8 +46,9 @@ def _histories(files: Sequence[LogFile], earlier: Sequence[LogFile], state: Stat
 
 
 def _with_histories(
+    engine: Engine,
     histories: Histories,
-    doubtful: Iterable[int],
+    doubtful: Collection[int],
     files: Sequence[LogFile],
     earlier: Sequence[LogFile],
     state: State,
@@ -57,7 +59,7 @@ def _with_histories(
     Those are all files, and the state is empty, if it has read events of two histories as one.
     """
     before = state.epochs
-    state.epochs = histories.learned(before, doubtful)
+    state.epochs = histories.learned(engine, before, doubtful)
     if not histories.must_begin_anew(before, state.epochs):
         return files
     progress("a host was restored from a backup: reading all files again")
@@ -92,13 +94,13 @@ def audit(
     state.epochs = learned(files, state.epochs)
     histories = _histories(files, earlier, state)
     doubtful = histories.doubtful(state.epochs)
-    files = _with_histories(histories, doubtful, files, earlier, state, progress)
+    files = _with_histories(engine, histories, doubtful, files, earlier, state, progress)
     read, epochs = Stretches(state.covered), Epochs(state.epochs)
     prints = fingerprints(engine, files, tasks, read, epochs)
     found, routes = survey(prints, state, full=settings.full)
-    if more := set(histories.doubtful(state.epochs, found.twice)) - set(doubtful):
+    if more := set(histories.doubtful(state.epochs, found.twice | found.restored)) - set(doubtful):
         known = state.epochs
-        files = _with_histories(histories, more, files, earlier, state, progress)
+        files = _with_histories(engine, histories, more, files, earlier, state, progress)
         if not known.equals(state.epochs):
             read, epochs = Stretches(state.covered), Epochs(state.epochs)
             prints = fingerprints(engine, files, tasks, read, epochs)

@@ -66,6 +66,7 @@ class Survey:
     dead: Frame = None  # source, number, role
     imported: Frame = None  # source, number
     twice: set[int] = field(default_factory=set)  # hosts with some events in several files
+    restored: set[int] = field(default_factory=set)  # that logged it, in these files
     events: int = 0
     clock_bounds: Frame = None  # clocks.BOUNDS, of these files
     samples: Frame = None  # that await the events of their other side
@@ -139,6 +140,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
         twice=twice,
+        restored=set(new.of(RowKind.RESTORED).host.tolist()),
         events=int(new.of(RowKind.COVERED).key_last.sum()),
         clock_bounds=bounds,
         samples=samples,
