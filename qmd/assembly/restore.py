@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.bulk.reader import StoredReaders
 from qmd.bulk.reader import read_stored as read_readers
-from storage.backup.restoration import note_logged, restored_unlogged
 from storage.tables import access as access_rows
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
@@ -17,6 +16,7 @@ from storage.tables import (
     directory_changes,
     known_hosts,
     own_dead_letters,
+    restorations,
     retries,
     unaddressed,
 )
@@ -50,7 +50,7 @@ async def restore(assembly: Assembly) -> None:
     skipped = int.from_bytes(services.environment.urandom(SKIPPED_BYTES), "big")
     is_new = await services.storage.read(partial(counters.following, name="message")) == 1
     await services.ids.start(0 if is_new else skipped)
-    if restored := await services.storage.read(restored_unlogged):
+    if restored := await services.storage.read(restorations.unlogged):
         assembly.recorder.restored(restored)
     state = await services.storage.read(_read_state)
     assembly.origins.restore(state.peer_origins)
@@ -105,7 +105,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.recorder.started(assembly.usage.bytes)
     if restored and assembly.recorder.enabled:
         # Not before the event: a start that dies between them records it again.
-        await services.storage.batch.run(partial(note_logged, at_ms=restored))
+        await services.storage.batch.run(partial(restorations.note_logged, at_ms=restored))
 
 
 class _State(NamedTuple):

@@ -39,10 +39,9 @@ from storage.engine.recovery import check, sync_folder
 from storage.errors import BackupFailed, CannotStart, StorageError
 from storage.tables import counters
 from storage.tables.outgoing import SEQUENCE_TIMESTAMP
+from storage.tables.restorations import note_restored
 from storage.vault import StorageKey
 
-RESTORED = "restored"  # a counter: the time of the last restoration, in seconds
-RESTORED_LOGGED = "restored_logged"  # the time of the last restoration of which there is an event
 UNFINISHED = ".restoring"
 #: Message numbers have 32 bits; the count that is skipped lies in their middle.
 SKIPPED_MIN, SKIPPED_MAX = 1 << 28, (1 << 32) - (1 << 28)
@@ -274,18 +273,7 @@ def continue_counters(
     counters.set_following(db, "message", counters.following(db, "message") + skipped)
     latest = counters.following(db, SEQUENCE_TIMESTAMP)
     counters.set_following(db, SEQUENCE_TIMESTAMP, max(latest, now_ms // 1000))
-    counters.set_following(db, RESTORED, now_ms // 1000)
-
-
-def restored_unlogged(db: sqlite3.Connection) -> int:
-    """Return the time of the last restoration in ms; 0 if there is an event of it, or was none."""
-    at_s = counters.following(db, RESTORED)
-    return 0 if at_s in (1, counters.following(db, RESTORED_LOGGED)) else at_s * 1000
-
-
-def note_logged(db: sqlite3.Connection, *, at_ms: int) -> None:
-    """Note that the log has an event of the restoration at `at_ms`."""
-    counters.set_following(db, RESTORED_LOGGED, at_ms // 1000)
+    note_restored(db, now_ms)
 
 
 def _take_place(fresh: Path, folder: Path, now_ms: int) -> Path | None:
