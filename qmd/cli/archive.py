@@ -54,7 +54,18 @@ def export(
 
     if file is not None and file.exists() and not overwrite:
         raise Failure(ExitCode.FAILED, f"{file} exists already; add --overwrite", "file_exists")
-    count = asyncio.run(_export(configuration, queue, None if dry_run else file, filters, dry_run))
+    try:
+        count = asyncio.run(
+            _export(configuration, queue, None if dry_run else file, filters, dry_run)
+        )
+    except KeyboardInterrupt:
+        if file is not None:
+            click.echo(
+                f"interrupted: {file} was not written, and the queue is unchanged; the same command"
+                " begins again",
+                err=True,
+            )
+        raise
     _report("exported", count, queue, dry_run=dry_run, as_json=as_json, err=file is None)
 
 

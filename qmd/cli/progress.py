@@ -86,8 +86,9 @@ def backlog(label: str, length: int | None, done: str, *, enabled: bool) -> Iter
     except KeyboardInterrupt:
         progress.finish()
         click.echo(
-            f"interrupted: {progress.done} messages were {done}, and the others are unchanged;"
-            " the same command continues with them",
+            f"interrupted: at least {progress.done} messages were {done}, with the step that was"
+            " under way perhaps more; the others are unchanged, and the same command continues with"
+            " them",
             err=True,
         )
         raise

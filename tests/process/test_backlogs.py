@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.patience import END_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
@@ -14,6 +15,7 @@ from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body
 COUNT = 30_000
 FEWER = 4_096
 FEWEST = 2_048  # two pieces
+STEP_MESSAGES = 1_024
 
 
 def begin(
@@ -48,9 +50,32 @@ def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
     if command.returncode:  # it did not end before the signal
         assert command.returncode == 130, said
         assert b"the same command continues" in said
+        named = int(said.partition(b"at least ")[2].split()[0])
+        assert named <= moved <= named + STEP_MESSAGES, said
     daemon.cli("move", "orders", "later", "--all")
     assert daemon.count("orders") == 0
     assert [body(each) for each in daemon.peek("later")] == lines, "in order"
+
+
+def test_an_export_that_is_interrupted_says_so_and_leaves_no_file(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    daemon = hosts.daemon()
+    daemon.create("orders")
+    daemon.send_all("private$\\orders", [b"%d" % number for number in range(COUNT)])
+    file = tmp_path / "orders.jsonl"
+    part = tmp_path / "orders.jsonl.part"
+    command = begin(daemon, part.exists, "export", "orders", str(file))
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=END_S)
+
+    assert not part.exists()
+    if command.returncode:  # it did not end before the signal
+        assert command.returncode == 130, said
+        assert b"was not written, and the queue is unchanged" in said
+        assert not file.exists()
+    daemon.cli("export", "orders", str(file), "--overwrite")
+    assert len(file.read_text().splitlines()) == COUNT
 
 
 def test_a_purge_that_is_interrupted_stops_and_continues(hosts: Hosts) -> None:
