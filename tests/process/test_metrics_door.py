@@ -149,6 +149,9 @@ def test_the_manual_lists_every_metric_of_a_scrape(door: MetricsDoor) -> None:
 
 def test_a_page_in_a_browser_and_a_wrong_path_get_nothing(door: MetricsDoor) -> None:
     assert door.get(origin="http://example.com")[0] == 403
+    # A page can direct a name of its own site to this address.
+    assert door.get(host=f"rebound.example:{door.port}")[0] == 403
+    assert door.get(host=f"localhost:{door.port}")[0] == 200
     assert door.get("/other")[0] == 404
     assert door.get("/healthz")[0] == 200
 

@@ -42,19 +42,34 @@ class Registry:
     def admit(self, connection: HttpConnection, address: str) -> bool:
         """Give a connection a place; return False if there is none.
 
-        An idle connection, the one that is idle for the longest time, leaves for it.
+        An idle connection, the one that is idle for the longest time, leaves for it; else the
+        oldest one with an incomplete request, of this address or of that with most connections.
         """
         if address and self._of_address[address] >= self.limits.connections_of_address:
-            return False
-        if len(self.connections) >= self.limits.connections:
-            idle = next((each for each in self.connections if each.is_idle), None)
-            if idle is None:
+            if not self._make_room(address):
                 return False
-            idle.abort()
-            self.leave(idle)
+        elif len(self.connections) >= self.limits.connections:
+            idle = next((each for each in self.connections if each.is_idle), None)
+            if idle is not None:
+                self._end(idle)
+            elif not self._make_room(max(self._of_address, key=self._of_address.__getitem__)):
+                return False
         self.connections[connection] = None
         self._of_address[address] += 1
         return True
+
+    def _make_room(self, address: str) -> bool:
+        """End a connection of an address that has no complete request; return whether one was."""
+        theirs = [each for each in self.connections if each.peer.address == address]
+        for is_first in (lambda each: each.is_idle, lambda each: each.is_unfinished):
+            if (chosen := next(filter(is_first, theirs), None)) is not None:
+                self._end(chosen)
+                return True
+        return False
+
+    def _end(self, connection: HttpConnection) -> None:
+        connection.abort()
+        self.leave(connection)
 
     def used(self, connection: HttpConnection) -> None:
         """Record that a connection has ended a request: it is the last to leave now."""

@@ -155,3 +155,12 @@ def shown(listening: socket.socket, *, is_tls: bool) -> str:
     host, port = listening.getsockname()[:2]
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if is_tls else 'http'}://{name}:{port}"
+
+
+def is_loopback_name(host: str) -> bool:
+    """Return whether the Host header names this computer itself.
+
+    The page of another site can direct its own name to this address, and then read answers.
+    """
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    return name.lower().strip("[]") in ("localhost", "127.0.0.1", "::1", "")

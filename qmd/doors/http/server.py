@@ -288,6 +288,11 @@ class HttpConnection(asyncio.Protocol):
         """Whether no request has begun."""
         return self._task is None and self._part != "body" and not self._head_bytes
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has sent a part of a request, and waits for no response."""
+        return self._task is None and not self._waiting and not self._ends
+
     def abort(self) -> None:
         """End the connection at once."""
         if self._transport is not None:

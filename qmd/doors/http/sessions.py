@@ -18,6 +18,7 @@ from qmd.client.address import Address, DoorAddress, SocketAddress, TokenAddress
 from qmd.client.connection import Connection
 from qmd.client.queue_manager import QueueManager
 from qmd.doors.http.exchange import Peer, Request
+from qmd.doors.http.listening import is_loopback_name
 from qmd.doors.http.problems import Problem
 
 SESSIONS_MAX = 400
@@ -108,7 +109,7 @@ class Sessions:
             raise Problem(401, "http_no_credentials", headers=CHALLENGE)
         # A page in a browser on this computer can send requests here: of its own origin, or under
         # a name that it has directed to this address.
-        if "origin" in headers or not _is_loopback_name(headers.get("host", "localhost")):
+        if "origin" in headers or not is_loopback_name(headers.get("host", "localhost")):
             raise Problem(403, "http_from_a_page")
         return DoorAddress(self._control, ("anonymous",))
 
@@ -192,9 +193,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _is_loopback_name(host: str) -> bool:
-    """Return whether the Host header names this computer itself."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    return name.lower().strip("[]") in ("localhost", "127.0.0.1", "::1", "")

@@ -18,6 +18,7 @@ from qmd.doors.http.limits import Limits
 from qmd.doors.http.listening import (
     LOOPBACK,
     CannotServe,
+    is_loopback_name,
     listening_at,
     server_context,
     shown,
@@ -52,10 +53,13 @@ class Collected:
 class MetricsDoor:
     """The handler of requests."""
 
-    def __init__(self, collector: Collector, token: bytes | None) -> None:
+    def __init__(
+        self, collector: Collector, token: bytes | None, *, is_on_loopback: bool = False
+    ) -> None:
         """`token`: the one that each scrape needs; None: none is needed."""
         self._collector = collector
         self._token = token
+        self._is_on_loopback = is_on_loopback
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request."""
@@ -68,7 +72,7 @@ class MetricsDoor:
         if request.method not in ("GET", "HEAD"):
             return problem_response(405, "http_method", headers=(("allow", "GET, HEAD"),))
         # A page in a browser on this computer must not read the names of queues.
-        if "origin" in request.headers:
+        if "origin" in request.headers or self._has_foreign_name(request):
             return problem_response(403, "http_from_a_page")
         if self._token is not None and not self._is_authorized(request):
             challenge = (("www-authenticate", "Bearer"),)
@@ -92,6 +96,11 @@ class MetricsDoor:
             return problem_response(503, error.code, error.text, headers, remedy=error.remedy)
         return Response(200, b'{"status":"ok"}')
 
+    def _has_foreign_name(self, request: Request) -> bool:
+        """Return whether a page may have directed its own name to this address."""
+        is_open = self._token is None and self._is_on_loopback
+        return is_open and not is_loopback_name(request.headers.get("host", "localhost"))
+
     def _is_authorized(self, request: Request) -> bool:
         assert self._token is not None
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -109,7 +118,8 @@ class Door:
         token = None if chosen.token_file is None else _token(chosen.token_file)
         socket = settings.control.socket
         self._collector = Collector(socket, chosen.queues_max, chosen.destinations_max)
-        self._server = HttpServer(MetricsDoor(self._collector, token), LIMITS)
+        handler = MetricsDoor(self._collector, token, is_on_loopback=chosen.address in LOOPBACK)
+        self._server = HttpServer(handler, LIMITS)
 
     async def start(self, service: ServiceManager) -> list[str]:
         """Listen; return where.  Raises CannotServe."""
