@@ -100,7 +100,7 @@ LIMITS = {
     "qmd.queues.local_queue.TAKE_BYTES_MAX": (100, 5_000),
     "qmd.queues.outgoing_refill.REFILL_ROWS": (1, 2, 7),
     "qmd.operations.receive.REFILL_ROWS": (1, 2, 7),
-    "qmd.operations.receive.PEEK_ROWS_MAX": (2,),
+    "qmd.operations.browse.PEEK_ROWS_MAX": (2,),
     "qmd.peers.transmitter.PUMP_MESSAGES_MAX": (1, 3),
     "qmd.peers.transmitter.PUMP_BYTES_MAX": (500,),
     "qmd.maintenance.expiry.EXPIRED_ROWS": (1, 3),
