@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
+from tests.process.test_remote_control import make_certificates
 
 FAST = {"head_timeout": "400ms", "body_timeout": "400ms", "write_timeout": "400ms"}
 
@@ -99,6 +101,30 @@ def test_slow_requests_in_all_places_make_room(door: HttpDoor, sent: bytes) -> N
         time.sleep(0.1)  # the door reads them
         for _ in range(3):
             assert answer_to(door, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_silent_handshakes_make_room(tmp_path: Path) -> None:
+    """Beyond the limit of an address the oldest handshake ends; a genuine client gets its place."""
+    most, many = 5, 40
+    folder = tmp_path / "qmd"
+    folder.mkdir()
+    make_certificates(folder)
+    certified = {"certificate": "remote.crt", "key": "remote.key", "head_timeout": "10m"}
+    limits = {"connections_max": most, "connections_per_address_max": most}
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    doors = open_door(tmp_path, "orders", **certified, **limits)
+    door = next(doors)
+    with contextlib.ExitStack() as silent:
+        crowd = [silent.enter_context(connected(door)) for _ in range(many)]
+        ended = [rest_of(each) for each in crowd[: many - most]]
+        assert ended == [b""] * (many - most)
+        with (
+            connected(door) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as tls,
+        ):
+            tls.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert tls.recv(65536).startswith(b"HTTP/1.1 200 ")
+    doors.close()
 
 
 def test_a_head_that_comes_drop_by_drop_has_one_time_limit(door: HttpDoor) -> None:

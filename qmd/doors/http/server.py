@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from email.utils import formatdate
+from functools import partial
 from typing import cast
 from urllib.parse import unquote_to_bytes
 
@@ -24,6 +25,7 @@ import structlog
 from qmd.control_protocol.certificates import certificate_names
 from qmd.control_protocol.peer_credentials import peer_credentials
 from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
+from qmd.doors.http.handshakes import Handshakes
 from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
 from qmd.doors.http.problems import Problem, problem_response
 
@@ -49,24 +51,21 @@ class HttpServer:
         self.registry = Registry(limits)
         self.is_stopping = False
         self._servers: list[asyncio.Server] = []
+        self._handshakes: Handshakes | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._date = (0, b"")
 
     async def start(self, sockets: Iterable[socket.socket], context: ssl.SSLContext | None) -> None:
         """Serve the clients of bound sockets.  Raises OSError."""
         loop = asyncio.get_running_loop()
+        accept = partial(HttpConnection, self)
+        if context is not None:
+            self._handshakes = Handshakes(context, self.limits, accept)
         for each in sockets:
-            is_unix = each.family == socket.AF_UNIX
-            tls = None if is_unix else context
-            self._servers.append(
-                await loop.create_server(
-                    lambda: HttpConnection(self),
-                    sock=each,
-                    backlog=BACKLOG,
-                    ssl=tls,
-                    ssl_handshake_timeout=self.limits.head_s if tls else None,
-                )
-            )
+            if self._handshakes is None or each.family == socket.AF_UNIX:
+                self._servers.append(await loop.create_server(accept, sock=each, backlog=BACKLOG))
+            else:
+                self._handshakes.listen(each, BACKLOG)
         self._sweeping = loop.create_task(self._sweep())
 
     async def stop(self, drain_s: float) -> None:
@@ -74,6 +73,8 @@ class HttpServer:
         self.is_stopping = True
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for connection in list(self.registry.connections):
             connection.stop()
         with contextlib.suppress(TimeoutError):

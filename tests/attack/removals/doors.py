@@ -1,6 +1,6 @@
 """Protections of the doors for HTTP and SRMP, of triggers, metrics and the console."""
 
-from tests.attack.removals.removal import Removal
+from tests.attack.removals.removal import Change, Removal
 
 _HTTP = "tests/attack/test_http_door.py::"
 _SRMP = "tests/process/test_srmp.py::"
@@ -203,6 +203,20 @@ REMOVALS = (
         "        if self._token is not None and not self._is_authorized(request):",
         "        if False:",
         "tests/process/test_metrics_door.py::test_a_scrape_needs_the_token",
+    ),
+    Removal(
+        "slow heads, bodies, readers",
+        "qmd/doors/http/handshakes.py",
+        "        if self._of_address[address] >= self._limits.connections_of_address:",
+        "        if False:",
+        "tests/attack/test_http_door.py::test_silent_handshakes_make_room",
+        more=(
+            Change(
+                "qmd/doors/http/handshakes.py",
+                "        elif len(self._open) >= self._limits.connections:",
+                "        elif False:",
+            ),
+        ),
     ),
     Removal(
         "slow heads, bodies, readers",
