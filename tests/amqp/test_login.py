@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from qmd.doors.amqp.door import ARRIVALS_MIN
 from tests.amqp.door import AmqpDoor, door_of, program_missing
 from tests.patience import END_S
 from tests.process.harness import Hosts
@@ -95,6 +97,21 @@ def test_a_certificate_is_a_user(hosts: Hosts, certificates: Path) -> None:
         connection = connect(door, certificates, with_certificate=True, allowed_mechs="EXTERNAL")
         connection.create_sender("mine").send(Message(body="x", durable=True))
         assert connection.create_receiver("mine").receive(timeout=END_S).body == "x"
+        connection.close()
+
+
+def test_silent_handshakes_of_tls_keep_nobody_out(hosts: Hosts, certificates: Path) -> None:
+    amqp = settings(certificates) | {"login_timeout": "5m", "connections_max": 256}
+    most = ARRIVALS_MIN // 2  # of one address
+    with door_of(hosts, "orders", amqp=amqp) as door, contextlib.ExitStack() as silent:
+        crowd = [
+            silent.enter_context(socket.create_connection(("127.0.0.1", door.tls_port), END_S))
+            for _ in range(most + 30)
+        ]
+        for each in crowd[:30]:  # the oldest ones have made room
+            with contextlib.suppress(ConnectionError):
+                assert each.recv(1) == b""
+        connection = connect(door, certificates, with_certificate=True, allowed_mechs="EXTERNAL")
         connection.close()
 
 

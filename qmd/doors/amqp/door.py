@@ -8,12 +8,14 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from qmd.doors import handshakes
 from qmd.doors.amqp.conditions import FORCED, AmqpFault
 from qmd.doors.amqp.connection import ClientConnection
 from qmd.doors.amqp.dynamic import DynamicQueues
@@ -66,6 +68,7 @@ class Door:
         self._arrivals: dict[ClientConnection, None] = {}
         self._clients: dict[ClientConnection, None] = {}
         self._servers: list[asyncio.Server] = []
+        self._handshakes: handshakes.Handshakes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.dynamic = DynamicQueues(control, settings)
         self._is_closing = False
@@ -84,14 +87,16 @@ class Door:
         address = self.settings.address
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
-        server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self),
-            sock=listening,
-            ssl=context,
-            ssl_handshake_timeout=self.login_s if context else None,
-            backlog=BACKLOG,
-        )
-        self._servers.append(server)
+        accept = partial(ClientConnection, self)
+        if context is None:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(accept, sock=listening, backlog=BACKLOG)
+            self._servers.append(server)
+        else:
+            most = max(ARRIVALS_MIN, self.connections_max)
+            limits = handshakes.Limits(most, most // 2, self.login_s)
+            self._handshakes = handshakes.Handshakes(context, limits, accept)
+            self._handshakes.listen(listening, BACKLOG)
         bound = listening.getsockname()[:2]
         self.addresses.append(bound)
         log.info("amqp_door_open", address=f"{bound[0]}:{bound[1]}", tls=context is not None)
@@ -101,6 +106,8 @@ class Door:
         self._cleaning.cancel()
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         for client in [*self._arrivals, *self._clients]:
             client.close(AmqpFault(FORCED, "the door is closing"))
         self._is_closing = True

@@ -24,8 +24,8 @@ import structlog
 
 from qmd.control_protocol.certificates import certificate_names
 from qmd.control_protocol.peer_credentials import peer_credentials
+from qmd.doors import handshakes
 from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
-from qmd.doors.http.handshakes import Handshakes
 from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
 from qmd.doors.http.problems import Problem, problem_response
 
@@ -51,7 +51,7 @@ class HttpServer:
         self.registry = Registry(limits)
         self.is_stopping = False
         self._servers: list[asyncio.Server] = []
-        self._handshakes: Handshakes | None = None
+        self._handshakes: handshakes.Handshakes | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._date = (0, b"")
 
@@ -60,7 +60,10 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         accept = partial(HttpConnection, self)
         if context is not None:
-            self._handshakes = Handshakes(context, self.limits, accept)
+            limits = handshakes.Limits(
+                self.limits.connections, self.limits.connections_of_address, self.limits.head_s
+            )
+            self._handshakes = handshakes.Handshakes(context, limits, accept)
         for each in sockets:
             if self._handshakes is None or each.family == socket.AF_UNIX:
                 self._servers.append(await loop.create_server(accept, sock=each, backlog=BACKLOG))

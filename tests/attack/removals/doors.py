@@ -205,14 +205,21 @@ REMOVALS = (
         "tests/process/test_metrics_door.py::test_a_scrape_needs_the_token",
     ),
     Removal(
+        "silent handshakes of TLS with the door for AMQP",
+        "qmd/doors/handshakes.py",
+        "        if self._of_address[address] >= self._limits.connections_of_address:",
+        "        if False:",
+        "tests/amqp/test_login.py::test_silent_handshakes_of_tls_keep_nobody_out",
+    ),
+    Removal(
         "slow heads, bodies, readers",
-        "qmd/doors/http/handshakes.py",
+        "qmd/doors/handshakes.py",
         "        if self._of_address[address] >= self._limits.connections_of_address:",
         "        if False:",
         "tests/attack/test_http_door.py::test_silent_handshakes_make_room",
         more=(
             Change(
-                "qmd/doors/http/handshakes.py",
+                "qmd/doors/handshakes.py",
                 "        elif len(self._open) >= self._limits.connections:",
                 "        elif False:",
             ),

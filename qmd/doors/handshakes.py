@@ -12,10 +12,17 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-
-from qmd.doors.http.limits import Limits
+from typing import NamedTuple
 
 PAUSE_S = 0.1  # after a failed accept, such as one without a free descriptor
+
+
+class Limits(NamedTuple):
+    """The limits of handshakes: in all, of one address, and of the seconds of each."""
+
+    connections: int
+    connections_of_address: int
+    seconds: float
 
 
 class Handshakes:
@@ -33,7 +40,7 @@ class Handshakes:
         self._of_address: Counter[str] = Counter()
 
     def listen(self, listener: socket.socket, backlog: int) -> None:
-        """Accept the connections of a bound socket.  Raises OSError."""
+        """Accept the connections of a bound socket, which `stop` closes.  Raises OSError."""
         listener.listen(backlog)
         listener.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._accept(listener))
@@ -88,5 +95,5 @@ class Handshakes:
                 self._finished,
                 connection,
                 ssl=self._context,
-                ssl_handshake_timeout=self._limits.head_s,
+                ssl_handshake_timeout=self._limits.seconds,
             )
