@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct, field
 
+from protocol.errors import InvalidName
+from protocol.names.format_name import parse_destination
 from qmd.core.selectors.parser import parse_selector
 from qmd.core.selectors.tokens import BadSelector
 
@@ -157,6 +159,10 @@ def is_argument(text: str) -> bool:
 
 def check(trigger: Trigger) -> None:
     """Check everything that the types do not.  Raises TriggerError."""
+    try:
+        parse_destination(trigger.queue, local_host="localhost")
+    except InvalidName as error:
+        raise TriggerError(f"{trigger.queue!r} is not the name of a queue: {error.rule}") from error
     names = [rule.name for rule in trigger.rules]
     if len(set(names)) < len(names):
         raise TriggerError("two of its rules have the same name")

@@ -107,7 +107,10 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
     "qmd.doors.srmp": {"qmd", "protocol", "httptools", "structlog", "uvloop", "msgspec"},
-    "qmd.triggers": {"qmd.doors.http", "storage.tables.keys", "msgspec", "structlog", "qmd"},
+    "qmd.triggers": {
+        *("qmd.doors.http", "storage.tables.keys", "protocol.errors", "protocol.names"),
+        *("msgspec", "structlog", "qmd"),
+    },
     "qmd.bridge": {
         *("qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
         *("qmd.doors.http.problems", "qmd.doors.http.shapes", "msgspec", "structlog"),

@@ -12,6 +12,7 @@ from qmd.triggers.store import TriggerFile
 from tests.users import needs_root
 
 SERVICE, OTHER = 64_001, 64_002
+GUID = "d81a5347-0b69-5e57-a045-f62cf06ae979"
 
 
 @needs_root
@@ -39,3 +40,24 @@ def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     for runs in (False, True):
         with pytest.raises(TriggerError, match=f"belongs to user {OTHER}"):
             TriggerFile(path, runs=runs).read()
+
+
+@pytest.mark.parametrize("queue", ["a;b+c", "private$\\a\tb", "DIRECT=OS:hosta"])
+def test_a_trigger_needs_the_name_of_a_queue(tmp_path: Path, queue: str) -> None:
+    file = TriggerFile(tmp_path / "triggers")
+
+    with pytest.raises(TriggerError, match="is not the name of a queue"):
+        file.create(Trigger(name="first", queue=queue))
+
+    assert file.read() == {}
+
+
+@pytest.mark.parametrize(
+    "queue", ["orders", "orders;retry", ".\\private$\\orders", "dead-letter", f"PUBLIC={GUID}"]
+)
+def test_a_trigger_may_name_its_queue_in_any_spelling(tmp_path: Path, queue: str) -> None:
+    file = TriggerFile(tmp_path / "triggers")
+
+    file.create(Trigger(name="first", queue=queue))
+
+    assert file.read()["first"].queue == queue
