@@ -230,3 +230,26 @@ def test_sessions_end_with_their_links_and_make_room_for_others(hosts: Hosts) ->
             session.free()
         connection.close()
         assert door.daemon.count("orders") == 30
+
+
+def test_a_message_that_is_undeliverable_here_goes_to_another_link(hosts: Hosts) -> None:
+    with door_of(hosts, transactional=("orders",)) as door:
+        connection = connect(door)
+        sender = connection.create_sender("orders")
+        for body in ("first", "second"):
+            sender.send(Message(body=body))
+        receiver = connection.create_receiver("orders", credit=1)
+        assert receiver.receive(timeout=END_S).body == "first"
+        delivery = receiver.fetcher.unsettled[0]
+        delivery.local.undeliverable = True
+        delivery.local.failed = True
+        receiver.settle(Delivery.MODIFIED)
+        # The link has credit again, and the first message is at its place.
+        assert receiver.receive(timeout=END_S).body == "second"
+        receiver.accept()
+        other = connection.create_receiver("orders", name="other", credit=1)
+        got = other.receive(timeout=END_S)
+        assert (got.body, got.delivery_count) == ("first", 1)
+        other.accept()
+        connection.close()
+        assert door.daemon.count("orders") == 0

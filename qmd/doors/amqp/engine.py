@@ -162,6 +162,11 @@ def has_failed(delivery: Any) -> bool:
     )
 
 
+def is_undeliverable(delivery: Any) -> bool:
+    """Return whether a receiver that modifies a delivery must not get its message again."""
+    return bool(lib.pn_disposition_is_undeliverable(lib.pn_delivery_remote(delivery)))
+
+
 def accept(delivery: Any) -> None:
     """Settle a delivery as accepted."""
     lib.pn_delivery_update(delivery, ACCEPTED)

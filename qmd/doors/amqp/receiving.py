@@ -19,10 +19,10 @@ from qmd.client.errors import ClientError
 from qmd.control_protocol import doors as door_frames
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
-from qmd.doors.amqp.conditions import condition_of
+from qmd.doors.amqp.conditions import LIMIT, AmqpFault, condition_of
 from qmd.doors.amqp.leaving import NOT_ENCODABLE
 from qmd.doors.amqp.resumption import settle_resumed
-from qmd.doors.amqp.same_packets import SamePackets
+from qmd.doors.amqp.same_packets import HEAD_BYTES, SamePackets, id_of
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TAKE_MAX = 128  # messages in one request: consumers of a queue share it
 OUTGOING_BYTES_MAX = 4 * 1024 * 1024  # of a session, that its client does not take yet
+LEFT_MAX = 50  # messages that a link leaves to others; a selector has 4,096 characters
 CHOOSE_S = 15.0  # of one request for messages that match a selector
 
 
@@ -47,13 +48,17 @@ class Consumer(ServedLink):
         self._pointer = link._impl
         self._session = lib.pn_link_session(self._pointer)
         self._settles = settles
+        self._selector = selector
         self._choice = frames.Choice(where=selector) if selector else None
+        #: Ids of messages that must not come to this link again, by their lookup ids.
+        self._left: dict[int, str] = {}
         self._packets = SamePackets(conversation.control.queue_manager)
         self._is_taking = False
         self._is_over = False
         self._removing = 0  # messages that are being removed before they are sent
-        #: The lookup ids and sizes of messages that are not settled, by their deliveries.
-        self.unsettled: dict[Any, tuple[int, int]] = {}
+        #: The lookup ids and sizes of messages that are not settled, and the beginnings of their
+        #: packets, by their deliveries.
+        self.unsettled: dict[Any, tuple[int, int, bytes]] = {}
 
     async def begin(self, resumed: Resumed | None) -> None:
         """Act on the outcomes of messages that the client had received before.
@@ -116,6 +121,9 @@ class Consumer(ServedLink):
 
     def _arrived(self, messages: Sequence[frames.StoredMessage]) -> None:
         room = 0 if self._is_over else max(0, self._credit - self._removing)
+        if self._left and (left := [each for each in messages if each.lookup_id in self._left]):
+            self.give_back([each.lookup_id for each in left])  # asked for before it was left
+            messages = [each for each in messages if each.lookup_id not in self._left]
         if len(messages) > room:  # the client has taken its credit back
             self.give_back([each.lookup_id for each in messages[room:]])
             messages = messages[:room]
@@ -139,7 +147,7 @@ class Consumer(ServedLink):
         if self._settles:
             engine.settle(delivery)
         else:
-            self.unsettled[delivery] = stored.lookup_id, len(data)
+            self.unsettled[delivery] = stored.lookup_id, len(data), stored.packet[:HEAD_BYTES]
             self._conversation.unsettled_count += 1
             self._conversation.unsettled_bytes += len(data)
 
@@ -185,10 +193,13 @@ class Consumer(ServedLink):
         """End the link: its queue is gone, or the right to it."""
         self._is_taking = False
         if not self._is_over and not self._conversation.is_over and isinstance(error, ClientError):
-            self.close()
-            self.link.condition = condition_of(error)
-            self.link.close()
-            self._conversation.flush()
+            self._end(condition_of(error))
+
+    def _end(self, condition: Any) -> None:
+        self.close()
+        self.link.condition = condition
+        self.link.close()
+        self._conversation.flush()
 
     # Settlement.
 
@@ -207,6 +218,8 @@ class Consumer(ServedLink):
         elif state == engine.REJECTED:
             removals.reject(self, self.forget(delivery), delivery, _reason(delivery))
         elif state == engine.MODIFIED and engine.has_failed(delivery):
+            if engine.is_undeliverable(delivery):
+                self._leave(known[0], known[2])
             removals.fail(self, self.forget(delivery), delivery)
         elif settled or state in (engine.RELEASED, engine.MODIFIED):
             self.give_back([self.forget(delivery)])
@@ -214,9 +227,21 @@ class Consumer(ServedLink):
                 lib.pn_delivery_update(delivery, state)
             engine.settle(delivery)
 
+    def _leave(self, lookup_id: int, head: bytes) -> None:
+        """Leave a message to other receivers, as its client wants it (clause 3.4.5)."""
+        if len(self._left) >= LEFT_MAX:
+            text = f"a link may leave {LEFT_MAX} messages to others; attach another one"
+            self._end(condition_of(AmqpFault(LIMIT, text)))
+            return
+        self._left[lookup_id] = id_of(head)
+        ids = ", ".join(f"'{each}'" for each in self._left.values())
+        others = f"qmd.id NOT IN ({ids})"
+        where = f"({self._selector}) AND {others}" if self._selector else others
+        self._choice = frames.Choice(where=where)
+
     def forget(self, delivery: Any) -> int:
         """Remove a delivery from those that are not settled; return its lookup id."""
-        lookup_id, size = self.unsettled.pop(delivery)
+        lookup_id, size, _ = self.unsettled.pop(delivery)
         self._conversation.unsettled_count -= 1
         self._conversation.unsettled_bytes -= size
         return lookup_id
@@ -230,7 +255,7 @@ class Consumer(ServedLink):
         if self._is_over:
             return
         self._is_over = True
-        lookup_ids = sorted(lookup_id for lookup_id, _ in self.unsettled.values())
+        lookup_ids = sorted(lookup_id for lookup_id, _, _ in self.unsettled.values())
         for delivery in list(self.unsettled):
             self.forget(delivery)
         if lookup_ids:

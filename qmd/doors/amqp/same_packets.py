@@ -11,6 +11,7 @@ import struct
 from protocol import properties_offset, transaction_offset
 from protocol.flags import TransactionFlags
 from protocol.headers import USER_FLAGS_OFFSET
+from protocol.identifiers import message_id_text
 from qmd.client.message import Message
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp.arriving import BODY
@@ -26,8 +27,9 @@ from qmd.doors.amqp.leaving import (
 from qmd.properties.block import read_extension
 from qmd.properties.values import Value
 
-# Offsets in a packet: its size; the sent time and the number, up to the flags.
-_SIZE, _AFTER_SIZE, _SENT = 8, 12, 52
+# Offsets in a packet: its size; its source; the sent time and the number, up to the flags.
+_SIZE, _AFTER_SIZE, _SOURCE, _AFTER_SOURCE, _SENT = 8, 12, 16, 32, 52
+HEAD_BYTES = 60  # of a packet, with the id of its message
 # Of the MessagePropertiesHeader: the label's length; the size of the body, twice.
 _LABEL_LENGTH, _BODY_SIZES, _AFTER_BODY_SIZES = 1, 32, 40  # [MS-MQMQ] 2.2.19.3
 _EXTENSION_SIZE, _PROPERTIES_BYTES = 52, 56
@@ -124,6 +126,12 @@ class _Form:
             packet.startswith(self._names, USER_FLAGS_OFFSET)
             and _flags(packet, self._transaction) == self._transaction_flags
         )
+
+
+def id_of(head: bytes) -> str:
+    """Return the id of a message from the beginning of its packet."""
+    _, number = _TWO.unpack_from(head, _SENT)
+    return message_id_text(head[_SOURCE:_AFTER_SOURCE], number)
 
 
 def body_offset(packet: bytes) -> int:
