@@ -176,12 +176,18 @@ class Opening:
         return name
 
     def refuse(self, link: Any, error: Exception) -> None:
-        """Answer the attach of a link with its detach and an error condition."""
+        """Answer the attach of a link with its detach and an error condition.
+
+        The answer has no terminus at this end, from which a client sees that a detach follows
+        (clause 2.6.3).
+        """
         self._wanted.discard(link._impl)
         if link.is_receiver:
             link.source.copy(link.remote_source)
+            link.target.type = proton.Terminus.UNSPECIFIED
         else:
             link.target.copy(link.remote_target)
+            link.source.type = proton.Terminus.UNSPECIFIED
         link.open()
         link.condition = condition_of(error)
         link.close()
