@@ -11,7 +11,7 @@ from tests.patience import END_S
 from tests.process.harness import Hosts
 
 proton = pytest.importorskip("proton")
-from proton import Message  # noqa: E402
+from proton import Delivery, Message  # noqa: E402
 from proton.reactor import Copy, Selector  # noqa: E402
 from proton.utils import BlockingConnection  # noqa: E402
 
@@ -57,7 +57,8 @@ def test_the_first_acquirer_and_the_delivery_time_come_out(hosts: Hosts) -> None
         got = receiver.receive(timeout=END_S)
         assert got.first_acquirer
         assert got.annotations[time] == at
-        receiver.release(delivered=True)  # as failed
+        receiver.fetcher.unsettled[0].local.failed = True
+        receiver.settle(Delivery.MODIFIED)
         again = receiver.receive(timeout=END_S)
         assert (again.body, again.first_acquirer, again.delivery_count) == ("x", False, 1)
         receiver.accept()
