@@ -183,6 +183,29 @@ def test_a_binary_event_returns_as_it_was(client: HttpClient) -> None:
     assert base64.b64decode(event["data_base64"]) == content
 
 
+def test_the_data_of_a_binary_event_may_be_json(client: HttpClient) -> None:
+    headers = {"ce_specversion": "1.0", "ce_id": "A-3", "ce_source": "/shop", "ce_type": "order"}
+    content = b'{"article": "screws", "count": 10}'
+
+    sent = client.ask("POST", messages("orders"), content, "application/json", **headers)
+    structured = client.ask("POST", messages("orders"), EVENT, STRUCTURED, **headers)
+
+    assert (sent.status, structured.status) == (201, 201), (sent, structured)
+    first, second = received(client)
+    assert first["data"] == {"article": "screws", "count": 10}
+    assert first["datacontenttype"] == "application/json"
+    assert second == EVENT
+
+
+def test_a_body_with_a_coding_is_refused(client: HttpClient) -> None:
+    for media in ("text/plain", "application/json"):
+        refused = client.ask(
+            "POST", messages("orders"), b"\x1f\x8b\x08", media, content_encoding="gzip"
+        )
+        assert refused.status == 415
+        assert refused.headers["accept-encoding"] == "identity"
+
+
 def test_a_batch_of_events_is_sent_together(client: HttpClient) -> None:
     events = [{**EVENT, "id": str(each), "data": each} for each in range(3)]
     wrong = [*events, {"specversion": "1.0", "id": "3", "source": "/x"}]

@@ -46,9 +46,8 @@ class Event(Struct, kw_only=True):
 Events = Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
 
 
-def is_binary(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is an event in binary mode: its attributes are headers."""
-    return "ce-specversion" in headers
+#: The header of a request that is an event in binary mode: its attributes are headers.
+BINARY = "ce-specversion"
 
 
 def from_binary(

@@ -50,9 +50,14 @@ class Operation:
     query: type[msgspec.Struct] | None = None
     headers: type[msgspec.Struct] | None = None
     bodies: Mapping[str, Any] = field(default_factory=dict)  # media type -> type, or RAW
+    raw_header: str = ""  # with it, a body of `application/json` is RAW too
     body_is_optional: bool = False
     is_open: bool = False  # without credentials
     text: str = ""  # further description, in Markdown
+
+
+IDENTITY = "identity"
+CODING_CHARACTERS_MAX = 100
 
 
 class Call:
@@ -97,7 +102,12 @@ class Call:
             default = bodies.get(JSON)
             return default() if default is not None else b""
         media = request.media_type
+        if (coding := request.headers.get("content-encoding", IDENTITY).lower()) != IDENTITY:
+            text = f"the body is encoded ({coding[:CODING_CHARACTERS_MAX]})"
+            raise Problem(415, "http_media_type", text, (("accept-encoding", IDENTITY),))
         chosen = media if media in bodies else "*/*"
+        if chosen == JSON and self.operation.raw_header in request.headers:
+            chosen = "*/*"
         if chosen not in bodies:
             raise Problem(
                 415,

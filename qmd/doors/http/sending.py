@@ -24,13 +24,13 @@ async def send(call: Call) -> Response:
     """Send the body of a request, in one of its forms, to one destination."""
     destination, request = call.path["queue"], call.request
     media = request.media_type
-    if cloud_events.is_binary(request.headers):
-        new = cloud_events.from_binary(destination, request.headers, request.body, call.query)
-    elif media == cloud_events.STRUCTURED:
+    if media == cloud_events.STRUCTURED:  # also with attributes in headers
         event = msgspec.json.decode(request.body)  # with its extension attributes
         new = cloud_events.from_structured(destination, event, call.query)
     elif media == cloud_events.BATCH:
         return await _send_events(call, destination)
+    elif cloud_events.BINARY in request.headers:
+        new = cloud_events.from_binary(destination, request.headers, request.body, call.query)
     elif media == JSON:
         new = to_send(destination, call.body)
     else:
@@ -120,6 +120,7 @@ def sender_of(
             cloud_events.BATCH: cloud_events.Events,
             "*/*": RAW,
         },
+        raw_header=cloud_events.BINARY,
         text=text + _FORMS + _KEY,
     )
 
