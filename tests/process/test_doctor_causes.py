@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -10,10 +11,14 @@ import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from qmd.cli.configuration import Configuration
+from qmd.cli.host.doctor import command
+from qmd.config.file import load_settings
 from tests.patience import END_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands, run
 from tests.process.harness import Daemon, Hosts, free_port
@@ -115,6 +120,13 @@ def test_an_empty_folder_where_a_disk_should_be_is_named(used: Daemon) -> None:
     assert names(found, "folder", "a new queue manager", "warning"), found
 
 
+def test_a_configuration_that_is_not_there_needs_no_correction(used: Daemon) -> None:
+    used.config.unlink()
+    _, found = examined(used)
+    assert names(found, "configuration", "No such file"), found
+    assert "--config" in found[0]["remedy"]
+
+
 def test_a_file_of_an_editor_of_windows_is_examined(used: Daemon) -> None:
     used.config.write_bytes(b"\xef\xbb\xbf" + used.config.read_bytes())
     _, found = examined(used)
@@ -188,6 +200,44 @@ def test_another_program_that_writes_to_the_database_is_named(hosts: Hosts) -> N
     assert names(found, "lock", f"Process {os.getpid()} ("), found
     _, found = examined(daemon)
     assert not names(found, "lock", "Process"), found
+
+
+def test_a_user_without_access_is_not_misled(hosts: Hosts) -> None:
+    """Nothing is said about a daemon, or files, that this user cannot see."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    daemon = hosts.daemon()
+    settings = load_settings(daemon.config)
+    hosts.folder.chmod(0o755)
+    daemon.folder.chmod(0o755)
+    daemon.config.chmod(0o644)
+    examine = partial(command.findings, Configuration(daemon.config), None, "", 1.0, sends=False)
+    list(examine())  # the other user may not be able to read the modules
+
+    found = as_another_user(lambda: [each.to_json() for each in examine()])
+
+    assert settings.control.socket.exists()
+    assert names(found, "user", "may not look into the data folder", "warning"), found
+    assert [each["check"] for each in found if each["level"] == "fault"] == ["daemon"], found
+    assert names(found, "daemon", "may not be used by this user"), found
+
+
+def as_another_user(work: Callable[[], list[Found]]) -> list[Found]:
+    """Return the result of `work` in a process of a user without rights."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setgroups([])
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            os.write(writing, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        found: list[Found] = json.loads(answer.read())
+    os.waitpid(child, 0)
+    return found
 
 
 def removed(daemon: Daemon) -> None:

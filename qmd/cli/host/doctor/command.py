@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _EXIT = {Level.OK: 0, Level.NOTE: 0, Level.WARNING: 1, Level.FAULT: 2}
 _COLOURS = {Level.OK: "green", Level.NOTE: None, Level.WARNING: "yellow", Level.FAULT: "red"}
 
+_CORRECT = "Correct it, and try `qmd config check`."
+_CONFIGURATION = {
+    "config_missing": "Name the file with --config or QMD_CONFIG, or create one: qmd init FOLDER.",
+    "config_unreadable": "Name the file of the daemon with --config or QMD_CONFIG, and run this"
+    " command as a user who may read it.",
+}
 _NOT_OF_HOSTS = frozenset("/\\@=$ \t")  # of formats, addresses of the web, and queues
 
 
@@ -65,7 +71,7 @@ def doctor(
     Exit codes: 0 in order, 1 warnings, 2 something is wrong.
     """
     worst = Level.OK
-    for finding in _findings(configuration, peer, queue, timeout, sends=not no_probe):
+    for finding in findings(configuration, peer, queue, timeout, sends=not no_probe):
         worst = max(worst, finding.level)
         if not problems or finding.level >= Level.WARNING:
             _print(finding, as_json=as_json)
@@ -74,16 +80,17 @@ def doctor(
     context.exit(_EXIT[worst])
 
 
-def _findings(
+def findings(
     configuration: Configuration, peer: str | None, queue: str, timeout_s: float, *, sends: bool
 ) -> Iterator[Finding]:
+    """Yield the results of all checks of this host, or of the way to `peer`."""
     from qmd.config.file import ConfigError
 
     try:
         settings = configuration.settings()
     except ConfigError as error:
         for each in (error, *error.others):
-            yield fault("configuration", f"{each}.", "Correct it, and try `qmd config check`.")
+            yield fault("configuration", f"{each}.", _CONFIGURATION.get(each.code, _CORRECT))
         return
     if peer is None:
         yield from _of_this_host(configuration, settings)
@@ -103,6 +110,13 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
     )
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
+    closed = list(folder_checks.check_access(settings))
+    if closed:
+        yield from closed
+        yield from _safely("name", host_checks.check_name(settings))
+        if settings.control.socket.exists():
+            yield from _of_the_daemon(configuration, settings)
+        return
     is_served = _is_served(settings)
     checks: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
         host_checks.check_user,
@@ -181,6 +195,7 @@ def _with_the_daemon(
     *,
     sends: bool,
 ) -> list[Finding]:
+    from qmd.cli.host.doctor.folder_checks import check_access
     from qmd.cli.host.doctor.probe import check_known, send_probe
     from qmd.client import QueueManager
     from qmd.client.errors import AccessDenied, ClientError
@@ -194,7 +209,8 @@ def _with_the_daemon(
             found += await send_probe(qm, settings, check, queue, timeout_s)
         return found
 
-    if not _is_served(settings):
+    # A user who may not look into the folder may still use the socket.
+    if not list(check_access(settings)) and not _is_served(settings):
         return [
             warning(
                 "probe",
@@ -225,10 +241,10 @@ def _is_served(settings: Settings) -> bool:
         return False
 
 
-def _safely(name: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield findings; an error of the system that a check does not expect is one itself."""
+def _safely(name: str, found: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield what a check found; an error of the system that it does not expect is a finding."""
     try:
-        yield from findings
+        yield from found
     except OSError as error:
         yield fault(name, f"The check of the {name} failed: {error}.", "Remove that cause.")
 

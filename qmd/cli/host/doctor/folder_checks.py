@@ -43,6 +43,25 @@ _WRITING_REMEDIES = {
 }
 
 
+def check_access(settings: Settings) -> Iterator[Finding]:
+    """Yield a warning if this user may not look into the data folder, which hides most facts."""
+    folder = settings.queue_manager.data
+    try:
+        owner = user_name(folder.stat().st_uid)
+        if not folder.is_dir() or os.access(folder, os.R_OK | os.X_OK):
+            return
+    except PermissionError:
+        owner = "root"
+    except OSError:
+        return  # reported by another check
+    yield warning(
+        "user",
+        f"User {user_name(os.geteuid())} may not look into the data folder {folder} of {owner}:"
+        " neither its files nor whether a daemon runs can be checked.",
+        f"Run this command as root or as the user of the daemon: sudo -u {owner} qmd doctor",
+    )
+
+
 def check_folder(settings: Settings) -> Iterator[Finding]:
     """Check that the folder exists, and that its owner alone may use it."""
     folder = settings.queue_manager.data
