@@ -15,6 +15,7 @@ import click
 
 from pipeline.commands.archive import archive, replay
 from pipeline.commands.job import Job, Progress, job_options, require
+from pipeline.commands.seconds import Seconds
 from qmd.cli.program import ExitCode, Failure, Group, reported
 
 FOUND = 1  # exit code of an audit that has findings
@@ -74,7 +75,7 @@ _over_logs = job_options(
 )
 @click.option(
     "--clock-tolerance",
-    type=click.FloatRange(min=0.001),
+    type=Seconds(0.001),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

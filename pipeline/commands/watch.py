@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pipeline.commands.job import Job, require
+from pipeline.commands.seconds import Seconds
 from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _alert_options(command: F) -> F:
               help="The token for addresses over TLS.")  # fmt: skip
 @click.option("--ca-file", type=click.Path(path_type=Path, dir_okay=False),
               help="The authority of their certificates.")  # fmt: skip
-@click.option("--every", type=click.FloatRange(min=0.1), default=20.0, show_default=True,
+@click.option("--every", type=Seconds(0.1), default=20.0, show_default=True,
               metavar="SECONDS", help="The time between two rounds.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=0), default=0, show_default=True,
               help="End after this many rounds; 0: at SIGTERM.")  # fmt: skip

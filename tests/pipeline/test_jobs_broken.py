@@ -254,3 +254,16 @@ def test_a_folder_that_cannot_be_written_is_reported_before_the_work(
         assert done.exit_code == code
         assert "cannot be written" in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", ["nan", "1e999", "-1", "a second"])
+@pytest.mark.parametrize("words", [("run", "audit", "--clock-tolerance"), ("watch", "--every")])
+def test_a_time_that_is_no_number_of_seconds_is_refused(
+    words: tuple[str, ...], value: str, tmp_path: Path
+) -> None:
+    more = ("--input", str(tmp_path), "--output", str(tmp_path / "out"))
+    done = CliRunner().invoke(main, ["pipeline", *words, value, *more])
+
+    assert done.exit_code == 2, done.output
+    assert f"Invalid value for '{words[-1]}'" in done.output
+    assert not (tmp_path / "out").exists()
