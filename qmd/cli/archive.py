@@ -197,7 +197,7 @@ def _checked(file: Path, start_line: int) -> int:
     progress = Progress("checking", None, enabled=True)
     count = 0
     try:
-        for batch in _batches(rows(file), start_line):
+        for batch in _batches(rows(file, LINE_BYTES_MAX), start_line):
             count += len(batch.messages)
             progress.advance(len(batch.messages))
     finally:

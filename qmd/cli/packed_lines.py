@@ -36,19 +36,28 @@ def written(output: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], file)
 
 
-def rows(file: Path) -> Iterator[bytes]:
-    """Iterate over all lines of a file.  Raises OSError, BrokenPacking."""
+def rows(file: Path, bytes_max: int) -> Iterator[bytes]:
+    """Iterate over all lines of a file.  Raises OSError, BrokenPacking.
+
+    A longer line than `bytes_max` comes in pieces: a small file can be unpacked to a line of
+    gigabytes, which must not be read as a whole to be found broken.
+    """
     with file.open("rb") as raw:
         is_packed = raw.read(len(_MAGIC)) == _MAGIC
         raw.seek(0)
         if not is_packed:
-            yield from raw
+            yield from _pieces(raw, bytes_max)
             return
         try:
             with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield from unpacked
+                yield from _pieces(cast(IO[bytes], unpacked), bytes_max)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise BrokenPacking from error
+
+
+def _pieces(lines: IO[bytes], bytes_max: int) -> Iterator[bytes]:
+    while line := lines.readline(bytes_max + 1):
+        yield line
 
 
 async def unpacked(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
