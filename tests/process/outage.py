@@ -245,6 +245,7 @@ class Outage:
     def _illness(self) -> Stages:
         self.sick.fall_ill()
         for alert in self.sick.alerts:
+            self.sick.cause(alert[0])
             yield self._raised(f"{alert[0]} of {alert[1]}", alert)
         self.sick.recover()
         dead = self.prometheus.dead_queries()

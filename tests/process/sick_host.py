@@ -26,7 +26,6 @@ TRANSACTIONS_BYTES = 1_000_000
 FILLED_BYTES_PER_S = 2_000_000  # of its disk
 STOPPED_S, RUNS_S = 0.6, 0.4
 PAUSE_S = 0.2  # of each load
-FILLED_AFTER_S = 150.0  # its disk, after other alerts that need room
 NOTHING = "DIRECT=TCP:127.0.0.1:9\\private$\\nothing"
 
 
@@ -52,6 +51,8 @@ class SickHost:
         self._make_certificate()
         self._stop = threading.Event()
         self._stops = threading.Event()  # the daemon is about to be stopped
+        # Its disk is filled after the alerts that need room, whenever that is.
+        self._fills, self._is_filled = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._ends = contextlib.ExitStack()
 
@@ -100,9 +101,17 @@ class SickHost:
             thread.start()
             self._threads.append(thread)
 
+    def cause(self, alert: str) -> None:
+        """Begin the causes that must not come before others; call it before the wait for each."""
+        if alert == "QmdDiskFillsUp":
+            self._fills.set()
+        if alert == "QmdDiskFull":
+            self._is_filled.set()
+
     def recover(self) -> None:
         """End the causes that are threads, files or readers."""
         self._stop.set()
+        self._fills.set()
         self._ends.close()
         for thread in self._threads:
             thread.join()
@@ -154,7 +163,9 @@ class SickHost:
 
     def _use_up_the_disk(self) -> None:
         """Write a file that grows, and in the end leaves no room for new messages."""
-        disk, began = self._disk.place, time.monotonic()
+        disk = self._disk.place
+        self._fills.wait()
+        began = time.monotonic()
         if disk is None:
             return
         file = disk / "filler"
@@ -162,7 +173,7 @@ class SickHost:
             while not self._stop.wait(PAUSE_S):
                 passed_s = time.monotonic() - began
                 wanted = int(passed_s * FILLED_BYTES_PER_S) - filler.tell()
-                if passed_s > FILLED_AFTER_S:
+                if self._is_filled.is_set():
                     found = os.statvfs(disk)
                     wanted = found.f_bavail * found.f_frsize - 20_000_000
                 filler.write(bytes(max(0, wanted)))
