@@ -34,13 +34,25 @@ class Transfer(MessagingHandler, TransactionHandler):
         self._two = event.container.create_sender(self._connection, "DIRECT=OS:.\\private$\\log")
         self._timer = event.container.schedule(END_S, self)
         self._transaction = None
+        self._has_begun = False
         event.container.declare_transaction(
             self._connection, handler=self, settle_before_discharge=True
         )
 
     def on_transaction_declared(self, event: Any) -> None:
         self._transaction = event.transaction
-        self._receiver.flow(self._count)
+        self._begin()
+
+    def on_sendable(self, event: Any) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Receive when answers can be sent at once: proton would send a commit before answers
+        that have no credit yet."""
+        is_ready = self._transaction and self._one.credit and self._two.credit
+        if is_ready and not self._has_begun:
+            self._has_begun = True
+            self._receiver.flow(self._count)
 
     def on_message(self, event: Any) -> None:
         transaction = self._transaction
