@@ -16,6 +16,14 @@ from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.packed_lines import SUFFIX, BrokenPacking, rows, unpacked, written
 from qmd.cli.parameters import json_option, queue_argument
+from qmd.cli.partial_export import (
+    LINE_BYTES_MAX,
+    NOTHING,
+    Resumed,
+    copy_complete_lines,
+    open_private,
+    part_of,
+)
 from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 256  # imported in one commit
 BATCH_BYTES = 8 * 1024 * 1024
-LINE_BYTES_MAX = 16 * 1024 * 1024  # a packet of 4 MiB in base64, and ample room for the rest
 
 
 @click.command("export")
@@ -32,6 +39,9 @@ LINE_BYTES_MAX = 16 * 1024 * 1024  # a packet of 4 MiB in base64, and ample room
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @filter_options
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "--resume", is_flag=True, help="Go on where the same command was interrupted: after FILE.part."
+)
 @dry_run_option
 @json_option
 @pass_configuration
@@ -41,6 +51,7 @@ def export(
     file: Path | None,
     filters: dict[str, Any],
     overwrite: bool,
+    resume: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -49,20 +60,25 @@ def export(
     The default for FILE is standard output.  The messages stay in the queue.  `qmd import` puts
     them into a queue again, with all of their properties.  A FILE with a name that ends in .gz is
     compressed with gzip, to a fraction of its size.
+
+    A command that is interrupted leaves FILE.part, and with --resume it goes on there: messages
+    that are at earlier places by then are not looked at again.
     """
     import asyncio
 
     if file is not None and file.exists() and not overwrite:
         raise Failure(ExitCode.FAILED, f"{file} exists already; add --overwrite", "file_exists")
+    if resume and (file is None or dry_run):
+        raise click.UsageError("--resume needs FILE, and no --dry-run")
     try:
         count = asyncio.run(
-            _export(configuration, queue, None if dry_run else file, filters, dry_run)
+            _export(configuration, queue, None if dry_run else file, filters, dry_run, resume)
         )
     except KeyboardInterrupt:
-        if file is not None:
+        if file is not None and not dry_run:
             click.echo(
                 f"interrupted: {file} was not written, and the queue is unchanged; the same command"
-                " begins again",
+                f" with --resume goes on after {part_of(file)}",
                 err=True,
             )
         raise
@@ -75,64 +91,76 @@ async def _export(
     file: Path | None,
     filters: dict[str, Any],
     dry_run: bool,
+    resume: bool,
 ) -> int:
-    if file is None:
-        return await _write(configuration, queue, sys.stdout.buffer, filters, dry_run)
-    part = file.with_name(f"{file.name}.part")
-    try:
-        with _open_private(part) as output:
-            with written(output, packed=file.suffix == SUFFIX) as lines:
-                count = await _write(configuration, queue, lines, filters, dry_run)
-            output.flush()
-            os.fsync(output.fileno())
+    async with configuration.connect() as qm:
+        if file is None:
+            return await _write(qm, queue, sys.stdout.buffer, filters, dry_run)
+        part = part_of(file)
+        if resume and not part.exists():
+            raise Failure(
+                ExitCode.USAGE, f"there is no {part} to go on with; export without --resume"
+            )
+        path = part.with_name(f"{part.name}.new") if resume else part
+        try:
+            with open_private(path) as output:
+                with written(output, packed=file.suffix == SUFFIX) as lines:
+                    done = NOTHING
+                    if resume:
+                        name = (await qm.show_queue(queue))["name"]
+                        done = copy_complete_lines(part, lines, name)
+                        path = path.replace(part)
+                    count = await _write(qm, queue, lines, filters, dry_run, done)
+                output.flush()
+                os.fsync(output.fileno())
+        except OSError:  # such as a full disk: the part must not fill it
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            part.with_name(f"{part.name}.new").unlink(missing_ok=True)
         part.replace(file)  # complete, or not at all
-    finally:
-        part.unlink(missing_ok=True)
-    return count
+        return count
 
 
 async def _write(
-    configuration: Configuration,
+    qm: QueueManager,
     queue: str,
     output: IO[bytes],
     filters: dict[str, Any],
     dry_run: bool,
+    done: Resumed = NOTHING,
 ) -> int:
-    """Write messages one by one: at most one answer of the daemon is in memory."""
+    """Write messages one by one: at most one answer of the daemon is in memory.
+
+    Return their number, with those that were written before.
+    """
     from qmd.cli.progress import Progress
     from qmd.client import chosen
     from qmd.client.archive import line_of
 
     choice = chosen(**filters)
-    count = 0
-    async with configuration.connect() as qm:
-        clock_s = int((await qm.status())["clock_s"])
-        shown = await qm.show_queue(queue)
-        name = shown["name"]
-        # Progress is not shown on a terminal that shows the lines.
-        progress = Progress("exporting", int(shown["messages"]), enabled=not _is_terminal(output))
-        try:
-            async for message in qm.peek_each(queue, where=choice.where):
-                progress.advance()
-                if message.is_among(choice):
-                    count += 1
-                    if not dry_run:
-                        output.write(line_of(message, name, clock_s).encode() + b"\n")
-        finally:
-            progress.finish()
+    count = done.lines
+    clock_s = int((await qm.status())["clock_s"])
+    shown = await qm.show_queue(queue)
+    name = shown["name"]
+    # Progress is not shown on a terminal that shows the lines.
+    progress = Progress("exporting", int(shown["messages"]), enabled=not _is_terminal(output))
+    progress.advance(done.lines)
+    try:
+        async for message in qm.peek_each(queue, done.start, where=choice.where):
+            progress.advance()
+            if message.is_among(choice):
+                count += 1
+                if not dry_run:
+                    output.write(line_of(message, name, clock_s).encode() + b"\n")
+    finally:
+        progress.finish()
     output.flush()
     return count
 
 
 def _is_terminal(output: IO[bytes]) -> bool:
     return output is sys.stdout.buffer and sys.stdout.isatty()
-
-
-def _open_private(path: Path) -> IO[bytes]:
-    """Create a file that only this user can read, because it contains messages."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    return os.fdopen(descriptor, "wb")
 
 
 class _Batch(NamedTuple):

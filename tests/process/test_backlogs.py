@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from qmd.cli.packed_lines import rows
 from tests.patience import END_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
 from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body
@@ -57,25 +61,49 @@ def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
     assert [body(each) for each in daemon.peek("later")] == lines, "in order"
 
 
-def test_an_export_that_is_interrupted_says_so_and_leaves_no_file(
-    hosts: Hosts, tmp_path: Path
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_export_that_is_interrupted_goes_on_where_it_was(
+    hosts: Hosts, tmp_path: Path, suffix: str, end: signal.Signals
 ) -> None:
     daemon = hosts.daemon()
     daemon.create("orders")
-    daemon.send_all("private$\\orders", [b"%d" % number for number in range(COUNT)])
-    file = tmp_path / "orders.jsonl"
-    part = tmp_path / "orders.jsonl.part"
-    command = begin(daemon, part.exists, "export", "orders", str(file))
-    command.send_signal(signal.SIGINT)
+    lines = [b"%d" % number for number in range(COUNT)]
+    daemon.send_all("private$\\orders", lines)
+    file = tmp_path / f"orders.jsonl{suffix}"
+    part = tmp_path / f"{file.name}.part"
+    words = ("export", "orders", str(file))
+    command = begin(daemon, lambda: part.exists() and part.stat().st_size > 100_000, *words)
+    command.send_signal(end)
     _, said = command.communicate(timeout=END_S)
 
-    assert not part.exists()
-    if command.returncode:  # it did not end before the signal
-        assert command.returncode == 130, said
+    assert command.returncode in (130, -signal.SIGKILL), said
+    assert not file.exists()
+    if end is signal.SIGINT:
         assert b"was not written, and the queue is unchanged" in said
-        assert not file.exists()
-    daemon.cli("export", "orders", str(file), "--overwrite")
-    assert len(file.read_text().splitlines()) == COUNT
+        assert b"with --resume goes on after" in said
+    # Lines before the part's end are not written again: these messages have left the queue.
+    daemon.cli("receive", "orders", "--count", "10")
+    (report,) = daemon.json(*words, "--resume")
+    found = [json.loads(line) for line in rows(file, 1 << 20)]
+    assert [each["body_text"].encode() for each in found] == lines
+    assert report["messages"] == COUNT
+    assert sorted(each.name for each in tmp_path.glob("orders*")) == [file.name]
+
+
+def test_a_part_of_another_export_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    daemon = hosts.daemon()
+    daemon.create("orders", "others")
+    daemon.send_all("private$\\orders", [b"1", b"2"])
+    daemon.cli("export", "orders", str(tmp_path / "others.part"))
+    resume = ("export", "others", str(tmp_path / "others"), "--resume")
+
+    assert b"it has messages of private$\\orders" in daemon.cli(*resume, check=False).stderr
+    (tmp_path / "others.part").write_bytes(b"{}\n")
+    assert b"line 1 is no line of an export" in daemon.cli(*resume, check=False).stderr
+    (tmp_path / "others.part").unlink()
+    assert b"there is no" in daemon.cli(*resume, check=False).stderr
+    assert list(tmp_path.glob("others*")) == []
 
 
 def test_a_purge_that_is_interrupted_stops_and_continues(hosts: Hosts) -> None:
