@@ -23,6 +23,7 @@ from qmd.cli.partial_export import (
     copy_complete_lines,
     open_private,
     part_of,
+    remove_if_empty,
 )
 from qmd.cli.program import ExitCode, Failure
 
@@ -115,6 +116,9 @@ async def _export(
                 os.fsync(output.fileno())
         except OSError:  # such as a full disk: the part must not fill it
             path.unlink(missing_ok=True)
+            raise
+        except BaseException:
+            remove_if_empty(part)
             raise
         finally:
             part.with_name(f"{part.name}.new").unlink(missing_ok=True)

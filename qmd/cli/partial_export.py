@@ -8,6 +8,7 @@ gzip.  The former part stays until the copy is complete.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -39,6 +40,14 @@ def open_private(path: Path) -> IO[bytes]:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     return os.fdopen(descriptor, "wb")
+
+
+def remove_if_empty(part: Path) -> None:
+    """Remove a part without a complete line: there is nothing to go on with."""
+    with contextlib.suppress(BrokenPacking, FileNotFoundError):
+        if next(rows(part, LINE_BYTES_MAX), b"").endswith(b"\n"):
+            return
+    part.unlink(missing_ok=True)
 
 
 def copy_complete_lines(part: Path, output: IO[bytes], queue: str) -> Resumed:

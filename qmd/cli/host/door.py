@@ -11,6 +11,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure, Group
+from qmd.runtime import plain_structlog
 
 #: The doors, each with a command and a section of the configuration of its name.
 DOORS = ("http", "amqp", "metrics", "srmp")
@@ -22,9 +23,6 @@ def door() -> None:
 
     A door is a client of the daemon, in a process of its own.
     """
-    from qmd.runtime import plain_structlog
-
-    plain_structlog.load()
 
 
 @door.command()
@@ -35,6 +33,7 @@ def http(context: click.Context, configuration: Configuration) -> None:
 
     It stays in the foreground, until SIGTERM or Ctrl-C.  docs/http.md
     """
+    plain_structlog.load()
     from importlib.util import find_spec
 
     if find_spec("httptools") is None:
@@ -55,6 +54,7 @@ def amqp(configuration: Configuration) -> None:
 
     It stays in the foreground, until SIGTERM or Ctrl-C.  docs/amqp.md
     """
+    plain_structlog.load()
     import ssl
     from importlib.util import find_spec
 
@@ -89,6 +89,7 @@ def metrics(context: click.Context, configuration: Configuration) -> None:
 
     It stays in the foreground, until SIGTERM or Ctrl-C.  docs/metrics.md
     """
+    plain_structlog.load()
     from importlib.util import find_spec
 
     if find_spec("prometheus_client") is None or find_spec("httptools") is None:
@@ -111,6 +112,7 @@ def srmp(context: click.Context, configuration: Configuration) -> None:
 
     It stays in the foreground, until SIGTERM or Ctrl-C.  docs/srmp.md
     """
+    plain_structlog.load()
     from importlib.util import find_spec
 
     if find_spec("httptools") is None:
@@ -131,6 +133,7 @@ def all_(configuration: Configuration) -> None:
 
     A door that ends is started again.
     """
+    plain_structlog.load()
     from qmd.doors.supervisor import Supervisor
     from qmd.runtime.log import set_up_logging
 
