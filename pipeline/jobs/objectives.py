@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from pipeline.jobs.small_files import read_small
 from qmd.config.units import parse_duration
 
 STAGES = ("accepted", "received")
@@ -63,10 +64,10 @@ def _matches(pattern: str, text: str) -> bool:
 def read_objectives(path: Path) -> list[Objective]:
     """Read a file of objectives.  Raises WrongObjective."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(read_small(path))
     except OSError as error:
         raise WrongObjective(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise WrongObjective(f"{path} is no TOML: {error}") from error
     listed = content.get("objective")
     if not isinstance(listed, list) or not listed or content.keys() != {"objective"}:

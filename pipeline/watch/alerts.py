@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pipeline.jobs.small_files import read_small
 from pipeline.watch.announced import News, line_of
 
 URL_VARIABLE = "QMD_ALERT_URL"
@@ -64,9 +65,11 @@ def receivers(url_file: Path | None, command: str) -> Alerts:
     url = os.environ.get(URL_VARIABLE, "")
     if url_file is not None:
         try:
-            url = url_file.read_text().strip()
+            url = read_small(url_file).strip()
         except OSError as error:
             raise AlertFailed(f"{url_file} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise AlertFailed(f"{url_file} cannot be read: {error}") from error
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise AlertFailed(f"{url_file or URL_VARIABLE} holds no address of http or https")
     return Alerts(url, _arguments(command))

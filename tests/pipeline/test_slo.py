@@ -230,3 +230,8 @@ def test_a_wrong_file_is_refused_with_one_sentence(tmp_path: Path, text: str, wo
     (tmp_path / "slo.toml").write_text(text)
     with pytest.raises(WrongObjective, match=words):
         read_objectives(tmp_path / "slo.toml")
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(WrongObjective, match="it has more than 1048576 bytes"):
+        read_objectives(Path("/dev/zero"))

@@ -218,6 +218,11 @@ def test_the_address_of_a_webhook_is_checked(tmp_path, monkeypatch):
         receivers(None, "")
     with pytest.raises(AlertFailed, match="cannot be read"):
         receivers(tmp_path / "missing", "")
+    with pytest.raises(AlertFailed, match="cannot be read: it has more than 1048576 bytes"):
+        receivers(Path("/dev/zero"), "")
+    (tmp_path / "binary").write_bytes(b"http://\xff")
+    with pytest.raises(AlertFailed, match="it is no text in UTF-8: byte 7 is wrong"):
+        receivers(tmp_path / "binary", "")
     with pytest.raises(AlertFailed, match="exit code 3"):
         Alerts(command=("sh", "-c", "exit 3")).send({"text": "x"})
 
