@@ -99,9 +99,7 @@ async def _export(
             return await _write(qm, queue, sys.stdout.buffer, filters, dry_run)
         part = part_of(file)
         if resume and not part.exists():
-            raise Failure(
-                ExitCode.USAGE, f"there is no {part} to go on with; export without --resume"
-            )
+            raise click.UsageError(f"there is no {part} to go on with; export without --resume")
         path = part.with_name(f"{part.name}.new") if resume else part
         try:
             with open_private(path) as output:

@@ -302,7 +302,7 @@ def test_the_same_blocks_of_two_histories_are_different_events() -> None:
     assert earlier.column("block").to_pylist() == [4, 4, 5, 5, 6, 6, 7, 7]
 
 
-def test_a_block_of_two_days_in_two_files_is_no_other_history(tmp_path: Path) -> None:
+def test_a_block_of_two_days_in_two_files_is_no_other_history(engine: Any, tmp_path: Path) -> None:
     def write(name: str, index: range, at_ms: int) -> None:
         rows = [row("started", block=7, index=n, at_ms=at_ms) for n in index]
         parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), tmp_path / f"{name}.parquet")
@@ -312,7 +312,7 @@ def test_a_block_of_two_days_in_two_files_is_no_other_history(tmp_path: Path) ->
 
     def histories() -> Any:
         histories = Histories(find_files([str(tmp_path)]), [], State().covered, all_there=True)
-        return histories.learned(State().epochs, histories.doubtful(State().epochs))
+        return histories.learned(engine, State().epochs, histories.doubtful(State().epochs))
 
     assert len(histories()) == 0
 

@@ -32,6 +32,8 @@ def begin(
         env=environment_of_commands(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        # Tests that run in the background of a shell ignore it, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + END_S
     while not is_under_way() and command.poll() is None:

@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "a removal is confirmed before the commit",
         "qmd/operations/receive.py",
-        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
-        "self._removed(queue, lookup_ids, done)",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, count, done))",
+        "self._removed(queue, lookup_ids, count, done)",
     ),
     Mutant(
         "commits are not synced",
@@ -395,7 +395,7 @@ MUTANTS = (
     Mutant(
         "a dead reader keeps its messages",
         "qmd/operations/receive.py",
-        'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
+        "self.give_back(reader, queue, sorted(mine), why)",
         "pass",
         "tests/integration/operations/test_receive.py",
     ),
@@ -923,9 +923,9 @@ MUTANTS = (
     Mutant(
         "the window drops a removed message before the commit",
         "qmd/operations/receive.py",
-        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, count, done))",
         "queue.forget(lookup_ids)\n"
-        "        batch.when_durable(partial(self._removed, queue, [], done))",
+        "        batch.when_durable(partial(self._removed, queue, [], count, done))",
         "tests/integration/operations/test_receive.py",
     ),
     Mutant(
@@ -1219,8 +1219,8 @@ MUTANTS = (
         "if waiter.reader is reader]:\n"
         "                queue.waiters.remove(waiter)\n"
         "                self._services.timers.cancel(waiter)\n"
-        "        for queue, mine",
-        "        for queue, mine",
+        "        why = ",
+        "        why = ",
     ),
     Mutant(
         "a transaction of a dead client continues",
