@@ -8,7 +8,7 @@ DESTDIR ?=
 ARGS ?=
 # Parallel test processes; more than processors, because tests wait for disks and clocks half of
 # their time.  0: one process.
-WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 4)))
 # Busy processes per processor that run beside the tests: make test LOAD=1
 LOAD ?= 0
 # Number of messages that `make routed` sends.

@@ -104,7 +104,9 @@ async def test_a_removal_is_answered_only_after_its_commit(hosts: Hosts) -> None
         a.message_receiver.leave(reader)
         assert bodies(await a.take(Reader(), "orders", wait_s=0.01)) == [], "it is gone, or will be"
         assert not removed.done()
+        assert a.queue("orders").messages == 1, "it needs its room: the commit may fail"
     assert await removed == 1
+    assert a.queue("orders").messages == 0
 
 
 @hosted
