@@ -1,4 +1,4 @@
-"""Requests that end many messages: removed, rejected or failed in parts, each with its commit.
+"""Requests that end many messages: rejected or failed in parts, each with its commit.
 
 Later requests of the connection begin after the last part, and the outcome of the token is stored
 with it.  Questions for the outcome wait meanwhile.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.control_protocol.locks import REJECT, REMOVE
+from qmd.control_protocol.locks import REJECT
 
 if TYPE_CHECKING:
     from qmd.control.large_requests import Client, Hooks
@@ -51,8 +51,6 @@ async def _end(connection: ControlConnection, ending: Ending) -> int:
     ends = connection.components.large_ends
     reader, queue, lookup_ids, how, reason, token, policy = ending
     client = connection.memory_owner, spender(connection)
-    if how == REMOVE:
-        return await ends.remove(reader, queue, lookup_ids, token, *client)
     if how == REJECT:
         return await ends.reject(reader, queue, lookup_ids, reason, token, *client)
     return await ends.fail(reader, queue, lookup_ids, reason or WORK_FAILED, policy, *client)

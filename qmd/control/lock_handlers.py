@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qmd.control import validate as checked
 from qmd.control.large_ends import Ending, end_in_parts
 from qmd.control_protocol import locks as frames
-from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
+from qmd.control_protocol.locks import FAIL, REJECT
 from qmd.operations.receive import AT_ONCE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None
         components.destinations.find_queue(request.queue),
         checked.reason(request.reason),
     )
-    if request.how in (REMOVE, REJECT, FAIL):
+    if request.how in (REJECT, FAIL):  # a removal is one commit, as in `_remove`
         reader, lookup_ids = components.locks.held(request.lock, queue, request.lookup_ids)
         if len(lookup_ids) > AT_ONCE:
             ending = Ending(reader, queue, lookup_ids, request.how, reason, request.token)

@@ -256,11 +256,11 @@ class CloseExclusive(Request, tag="close_exclusive", frozen=True):
 
 
 class Remove(Request, tag="remove", frozen=True):
-    """Remove messages that this connection took. -> their number
+    """Remove messages that this connection took, with one commit. -> their number
 
-    More than 1,024 are removed with several commits, also by `Reject` and `GiveBack`: the answer,
-    and the outcome of the token, come with the last one.  If the daemon ends before, the messages
-    of later commits are at their places again.
+    `Reject` and `GiveBack` end more than 1,024 with several commits: the answer, and the outcome of
+    the token, come with the last one.  If the daemon ends before, the messages of later commits are
+    at their places again.
     """
 
     queue: str

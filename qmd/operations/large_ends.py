@@ -1,4 +1,4 @@
-"""Ends of many messages that a reader took: received, rejected, failed, or given back.
+"""Ends of many messages that a reader took: rejected, failed, or given back.
 
     request ──► all go to a holder ──► part ──(a turn)──► part ──(a turn)──► … ──► answer
 
@@ -8,7 +8,8 @@ connections, and each with the batch that is open then.  A request is answered a
 the last part.  If the process ends before, the messages of later parts are ready again, and their
 application gets them once more.
 
-The commit of a transaction is not divided: it has all of its effects, or none.
+The commit of a transaction is not divided: it has all of its effects, or none.  Nor is a removal:
+its client returns the messages to the application only after the answer.
 """
 
 from __future__ import annotations
@@ -55,29 +56,6 @@ class LargeEnds:
         self._tasks: set[asyncio.Task[None]] = set()
         #: The aborts of transactions that are under way, by the id of the transaction as text.
         self._aborts: dict[str, list[asyncio.Task[None]]] = {}
-
-    async def remove(
-        self,
-        reader: Reader,
-        queue: LocalQueue,
-        lookup_ids: list[int],
-        token: bytes,
-        account: Hashable,
-        spend: Callable[[float], None],
-    ) -> int:
-        """Remove messages as `MessageReceiver.remove`; return their number after the last commit.
-
-        Raises Refusal, StorageError.
-        """
-        lookup_ids = self._receiver.own(reader, queue, lookup_ids)
-        receiver, last = self._receiver, self._last(lookup_ids)
-
-        def remove(holder: Reader, some: list[int]) -> None:
-            receiver.remove(
-                holder, queue, some, token if last(some) else b"", _unanswered, total=last(some)
-            )
-
-        return await self._end(reader, queue, lookup_ids, remove, account, spend)
 
     async def reject(
         self,

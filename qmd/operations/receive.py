@@ -169,12 +169,10 @@ class MessageReceiver:
         done: Callable[[int], None],
         *,
         transaction: str = "",
-        total: int = 0,
     ) -> None:
         """Remove messages that `reader` took; `done(count)` is called when this is durable.
 
-        Their senders are notified if they requested it.  `total` is the count if they are the last
-        of more messages.  Raises Refusal.
+        Their senders are notified if they requested it.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
@@ -185,7 +183,7 @@ class MessageReceiver:
             lazily=True,  # the deletions make the batch be written
         )
         self._dead_letters.received(queue, messages)
-        self._let_go(reader, queue, lookup_ids, token, done, total)
+        self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(
         self,
@@ -201,7 +199,8 @@ class MessageReceiver:
         """Remove messages that `reader` took and rejects; `detail` is its reason.
 
         They become dead letters, at their source or here: docs/decisions/0010.  `done(count)` is
-        called when this is durable; `total` as with `remove`.  Raises Refusal.
+        called when this is durable; `total` is the count if they are the last of more messages.
+        Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]

@@ -101,13 +101,14 @@ async def test_others_are_served_while_many_messages_are_rejected(hosts: Hosts) 
 
 
 @hosted
-async def test_others_are_served_while_many_messages_are_removed(hosts: Hosts) -> None:
+async def test_many_messages_are_removed_with_one_commit(hosts: Hosts) -> None:
+    """A client that receives them has not returned them yet: between two commits some were lost."""
     a, client = await filled(hosts)
     await a.create("acks")
     taken = await client.take("orders")
     token = os.urandom(16)
     work = asyncio.create_task(client.done("remove", "orders", taken, token))
-    assert len(await steps(left(a), work)) >= 3
+    assert await steps(left(a), work) == set(), "all of them, or none"
     assert await work == MESSAGES
     assert a.queue("orders").messages == 0
     assert await client.done("outcome", token) == MESSAGES
@@ -165,7 +166,7 @@ async def test_the_messages_of_a_client_that_leaves_are_back_in_order(hosts: Hos
     assert await everything(a, "orders") == BODIES
 
 
-@pytest.mark.parametrize("how", ["remove", "reject", "fail"])
+@pytest.mark.parametrize("how", ["reject", "fail"])
 def test_others_are_served_while_many_locked_messages_are_settled(how: str, tmp_path: Any) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
