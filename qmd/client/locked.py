@@ -48,7 +48,7 @@ class Locked:
         try:
             await self.give_back(failed=kind is not None, reason="" if kind is None else str(kind))
         except LockLost:
-            self.messages.clear()  # its time is over: they are at their places
+            self.messages = []  # its time is over: they are at their places
 
     async def renew(self, lock_s: float) -> None:
         """Let the lock end `lock_s` seconds from now.  Raises LockLost."""
@@ -129,8 +129,11 @@ class Locked:
         return self.id
 
     def handed_over(self) -> None:
-        """Forget the messages: a transaction settles them."""
-        self.messages.clear()
+        """Forget the messages: a transaction settles them.
+
+        The list may be in use: a program reads `messages`, enrolls them, and then goes through them.
+        """
+        self.messages = []
 
     async def _settled(self, messages: Iterable[Message] | None, how: str, reason: str) -> int:
         chosen = self.messages if messages is None else list(messages)

@@ -159,8 +159,11 @@ async def test_a_transaction_settles_messages_that_were_taken_before(hosts: Host
     async with connect(a.socket) as qm:
         locked = await qm.take_locked("orders", 2, lock_s=LONG_S)
         taken = await qm.take("orders")
+        messages = locked.messages
         async with qm.transaction() as transaction:
             assert await transaction.settle(locked) == 2
+            assert [message.body for message in messages] == [b"1", b"2"]  # still to be handled
+            assert not locked.messages
             assert await transaction.settle(taken) == 1
             await transaction.send("invoices", b"for three")
             assert await left(qm) == [b"4"]
