@@ -131,7 +131,7 @@ class Locked:
     def handed_over(self) -> None:
         """Forget the messages: a transaction settles them.
 
-        The list may be in use: a program reads `messages`, enrolls them, and then goes through them.
+        The list may be in use: a program reads `messages`, enrolls them, and then uses them.
         """
         self.messages = []
 
