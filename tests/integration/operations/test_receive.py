@@ -70,7 +70,9 @@ async def test_a_reader_that_leaves_gives_back_its_messages_and_stops_waiting(
     waiting = a.taking(staying, "orders", 9, frames.FOREVER)
 
     a.message_receiver.leave(leaving)
-    assert bodies(await waiting) == [b"1", b"3"]
+    await a.settled()
+    assert waiting.done(), "the messages of the reader that left are not back"
+    assert bodies(waiting.result()) == [b"1", b"3"]
     assert not forgotten.done()
     assert not a.queue("orders").waiters
 
@@ -117,7 +119,9 @@ async def test_readers_are_served_in_the_order_of_their_requests(hosts: Hosts) -
     in_vain = a.taking(Reader(), "orders", 1, 0.02)
 
     await a.send("orders", b"1", b"2", b"3")
-    assert [bodies(await each) for each in waiting] == [[b"1"], [b"2"], [b"3"]]
+    await a.settled()
+    assert all(each.done() for each in waiting), "a reader still waits"
+    assert [bodies(each.result()) for each in waiting] == [[b"1"], [b"2"], [b"3"]]
     assert await in_vain == []
     assert await a.take(Reader(), "orders") == []
 
@@ -196,7 +200,8 @@ async def test_a_peek_waits_for_the_first_message_and_leaves_no_waiter(hosts: Ho
     given_up.cancel()
 
     await a.send("orders", b"1")
-    assert bodies(await waiting) == [b"1"]
+    await until(waiting.done, "the peek that waits")
+    assert bodies(waiting.result()) == [b"1"]
     assert not queue.watchers
 
 
