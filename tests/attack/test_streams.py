@@ -393,10 +393,10 @@ def test_a_message_of_another_source_is_refused_unless_a_relay_brings_it(
 
     if is_transactional:
         assert [each.message_class for each in attacker.final_acks] == [DENIED]
-    (refused,) = daemon.json("events", "tail", "--kind", "refused")
-    assert refused["class"] == "nack_access_denied"
-    assert "[peers] relays" in refused["reason"]
     assert daemon.bodies("plain") == [b"its own"]
+    refused = daemon.json("events", "tail", "--kind", "refused")
+    assert [each["class"] for each in refused] == ["nack_access_denied"]
+    assert "[peers] relays" in refused[0]["reason"]
     assert incoming(daemon) == []
     assert daemon.count(DEADLETTER) == daemon.count(DEADXACT) == 0
     assert str(uuid.UUID(bytes_le=source.guid)) not in {

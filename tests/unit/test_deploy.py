@@ -141,7 +141,7 @@ def test_the_memory_of_the_service_is_throttled_before_its_limit():
 def test_no_body_of_a_message_reaches_a_core_file_or_another_user():
     unit = settings("qmd.service")
 
-    assert unit["LimitCORE"] == "1"
+    assert unit.get("LimitCORE") == "1"
     assert unit["WatchdogSignal"] == "SIGKILL"
     assert (unit["User"], unit["StateDirectoryMode"], unit["UMask"]) == ("qmd", "0700", "0077")
     assert re.search(r"^d /var/lib/qmd 0700 qmd qmd", (DEPLOY / "qmd.tmpfiles").read_text(), re.M)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,15 +179,29 @@ def test_a_restored_folder_counts_on_where_the_original_cannot_be(
     assert found[0]["message"] != found[1]["message"]
 
 
+def readable(backup: Path, secrets: list[bytes]) -> list[bytes]:
+    """Return the secrets that a file discloses without a key, in itself or when it is unpacked."""
+    content = backup.read_bytes()
+    parts = [content]
+    for start in re.finditer(b"\x78[\x01\x5e\x9c\xda]", content):  # heads of compressed data
+        with suppress(zlib.error):
+            parts.append(zlib.decompressobj().decompress(memoryview(content)[start.start() :]))
+    return [secret for secret in secrets if any(secret in part for part in parts)]
+
+
 def test_an_encrypted_backup_needs_its_key(folder: Path, target: Path) -> None:
     first = make(request(folder, target, key=KEY, keys=(KEY,)))
     make(request(folder, target, key=KEY, keys=(KEY,)))
-    content = first.path.read_bytes()
     seed = key_file.read(folder)
     assert seed is not None
+    with closing(sqlite3.connect(folder / "queues.db")) as db:
+        (filling,) = db.execute("SELECT content FROM filling").fetchone()
+    secrets = [key_file.encode(seed)[30:60], OWN_ID, filling[:60]]
+    (target.parent / "plain").mkdir()
+    plain = make(request(folder, target.parent / "plain"))
 
-    assert key_file.encode(seed)[30:60] not in content
-    assert OWN_ID not in content
+    assert readable(plain.path, secrets) == secrets, "this is how they would be read"
+    assert readable(first.path, secrets) == []
     with pytest.raises(BackupFailed, match=KEY.id.hex()):
         restoration.choose(target, None, ())
     with pytest.raises(BackupFailed, match=KEY.id.hex()):
