@@ -31,7 +31,10 @@ PASSING_SEEDS = 10
 SEEDS_MAX = 300
 SECONDS_MAX = 900
 WAIT_S_MAX = 30  # of a test for an event that the fault may prevent
-PYTEST = ("pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={4 * WAIT_S_MAX}")
+PYTEST = (
+    *("pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout"),
+    f"--timeout={4 * WAIT_S_MAX}",
+)
 JOBS = int(os.environ.get("JOBS", 0)) or os.cpu_count() or 1
 
 
@@ -76,12 +79,16 @@ def _try(original: Path, number: int, mutant: Mutant) -> tuple[str, bool]:
     _copy(original, copy)
     (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
     if mutant.test:
-        run = _run(copy, [*PYTEST, mutant.test])
+        try:
+            run = _run(copy, [*PYTEST, mutant.test])
+        except subprocess.TimeoutExpired:
+            return f"NOT DETECTED in time by {mutant.test}", False
         if run.returncode != 1:
             verdict = "NOT DETECTED" if run.returncode == 0 else "NOT TRIED"
             return f"{verdict} by {mutant.test}", False
         shutil.rmtree(copy)
-        return f"detected by {mutant.test}", True
+        failures = [line[1:].strip() for line in run.stdout.splitlines() if line.startswith("E  ")]
+        return f"detected by {mutant.test}: {failures[0][:90] if failures else '?'}", True
     try:
         run = _simulate(copy, SEEDS_MAX)
     except subprocess.TimeoutExpired:
@@ -112,10 +119,16 @@ def _simulate(folder: Path, seeds: int) -> subprocess.CompletedProcess[str]:
 
 
 def _run(folder: Path, module: list[str]) -> subprocess.CompletedProcess[str]:
+    # Other plugins of pytest would take most of the time of a short test to be imported.
+    environment = {
+        "PYTHONPATH": str(folder),
+        "QMD_TESTS_END_S": str(WAIT_S_MAX),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     return subprocess.run(
         [sys.executable, "-m", *module],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "QMD_TESTS_END_S": str(WAIT_S_MAX)},
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
