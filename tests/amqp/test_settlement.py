@@ -109,6 +109,29 @@ def session(channel: int) -> bytes:
     return frames.encoded(frames.BEGIN, None, *numbers, channel=channel)
 
 
+def test_a_client_that_settles_in_many_small_writes_is_read_to_the_end(hosts: Hosts) -> None:
+    with door_of(hosts, "orders") as door:
+        connection = connect(door)
+        link = connection.create_sender("orders").link
+        sent = [link.send(Message(body="one", durable=True)) for _ in range(200)]
+        connection.wait(lambda: all(each.settled for each in sent), timeout=END_S)
+        other = connect(door)  # it only receives, so that its settlements are read together
+        receiver = other.create_receiver("orders", credit=200)
+        for _ in range(200):
+            receiver.receive(END_S)
+            receiver.accept()
+        pass_through_door(other)
+        deadline = time.monotonic() + END_S
+        while door.daemon.count("orders"):
+            assert time.monotonic() < deadline, "accepted messages are not removed"
+        link.send(Message(body="two"))
+        pass_through_door(connection)
+        assert receiver.receive(END_S).body == "two"
+        other.close()
+        connection.close()
+        assert door.daemon.count("orders") == 1
+
+
 def test_a_message_without_an_outcome_is_not_rejected(hosts: Hosts) -> None:
     with gated_door_of(hosts, "orders") as (door, gate):
         connection = connect(door)

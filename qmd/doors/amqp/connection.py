@@ -24,6 +24,8 @@ WRITE_BYTES = 1024 * 1024  # in one turn
 ENGINE_BYTES_HIGH = 4 * 1024 * 1024  # of output that waits in the engine
 FAILURE_DELAY_S = 0.5  # before a connection with a wrong login is closed
 CLOSE_S = 5.0  # for the client to answer the end of the connection
+#: A client that only receives settles its messages in many small writes.  They are read together.
+GATHER_S, GATHER_LEAST_S = 0.02, 0.001
 
 
 class ClientConnection(asyncio.Protocol):
@@ -40,6 +42,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_paused = False  # the socket accepts no more bytes
         self._is_read = True
         self._is_finishing = False
+        self._gathering: asyncio.TimerHandle | None = None
+        self._settled, self._settled_at_s = 0, 0.0  # the count when it was read last
         self._timer: asyncio.TimerHandle | None = None
         self.shown = ""
 
@@ -69,6 +73,7 @@ class ClientConnection(asyncio.Protocol):
         if self._engine is not None:
             self._engine.receive(data)
             self._work()
+            self._gather()
         elif self._login is not None:
             self._login.receive(data)
 
@@ -89,6 +94,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._gathering is not None:
+            self._gathering.cancel()
         if self._login is not None:
             self._login.close()
         if self._conversation is not None:
@@ -200,7 +207,8 @@ class ClientConnection(asyncio.Protocol):
         was_slow, conversation.is_slow = conversation.is_slow, self._is_paused
         if was_slow and not conversation.is_slow:
             conversation.more_room()
-        must_read = conversation.outbox.bytes < conversation.limits.waiting_bytes
+        has_room = conversation.outbox.bytes < conversation.limits.waiting_bytes
+        must_read = has_room and self._gathering is None
         if must_read != self._is_read:
             self._is_read = must_read
             if must_read:
@@ -223,6 +231,27 @@ class ClientConnection(asyncio.Protocol):
         if self._engine is not None and self._transport is not None:
             self._tick()
             self._work()
+
+    def _gather(self) -> None:
+        """Read nothing for a moment, while the client has so many messages in hand that it settles
+        half of them meanwhile, and waits for no answer: a read costs as much as some messages."""
+        conversation = self._conversation
+        assert conversation is not None
+        if conversation.awaits_answer or self._gathering is not None:
+            return
+        now_s, settled = self._loop.time(), conversation.settled_count
+        count, took_s = settled - self._settled, now_s - self._settled_at_s
+        self._settled, self._settled_at_s = settled, now_s
+        if not count:
+            return
+        moment_s = min(GATHER_S, conversation.unsettled_count / 2 * took_s / count)
+        if moment_s >= GATHER_LEAST_S:
+            self._gathering = self._loop.call_later(moment_s, self._gathered)
+            self._regulate()
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._regulate()
 
     # The end.
 

@@ -47,6 +47,7 @@ class Context(Protocol):
     links: dict[Any, Any]
     kept: dict[Any, Any]
     unsettled_count: int
+    settled_count: int
     unsettled_bytes: int  # of messages that the client has not settled
     partial_bytes: int  # of messages that have not arrived completely
     is_held: bool

@@ -21,6 +21,7 @@ from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.opening import Opening
 from qmd.doors.amqp.outbox import Outbox
+from qmd.doors.amqp.receiving import Consumer
 from qmd.doors.amqp.removals import Removals
 from qmd.doors.amqp.sending import Producer
 from qmd.doors.amqp.transactions import Transactions
@@ -62,6 +63,7 @@ class Conversation:
         self._attached: dict[Any, Any] = {}  # all links of proton's that are not freed
         self.opening = Opening(self)
         self.unsettled_count = self.unsettled_bytes = self.partial_bytes = 0
+        self.settled_count = 0  # messages that the client has settled, since the beginning
         self.is_held = False  # a link could send more, but much waits to be written
         self.is_slow = False  # the client does not read, or the engine holds much for it
         self.is_over = False
@@ -80,6 +82,16 @@ class Conversation:
         if self.unsettled_bytes >= self.limits.unsettled_bytes:
             return 0
         return self.limits.unsettled - self.unsettled_count
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the client may wait for an answer to what it sends: to anything but outcomes that
+        it has settled itself."""
+        return (
+            self.is_over
+            or self.removals.are_awaited
+            or not all([isinstance(link, Consumer) for link in self.links.values()])
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine as long as the conversation."""
@@ -106,16 +118,19 @@ class Conversation:
 
     def work(self) -> None:
         """Process the events of the engine, and begin the requests that they cause."""
+        flows: dict[Any, None] = {}  # the last flow of a link has all credit
         try:
             for kind, event in self.engine.events():
                 if kind == engines.DELIVERY:
                     self._delivery(event)
                 elif kind == engines.FLOW:
-                    self._flow(event)
+                    flows[event] = None
                 else:
                     self._other(event)
         except UNREADABLE as error:
             self.fail(AmqpFault(DECODE, f"a frame has a value that cannot be read: {error}"))
+        for pointer in flows:
+            self._flow(pointer)
         self.outbox.start()
         self.removals.start()
 

@@ -243,6 +243,7 @@ class Consumer(ServedLink):
         """Remove a delivery from those that are not settled; return its lookup id."""
         lookup_id, size, _ = self.unsettled.pop(delivery)
         self._conversation.unsettled_count -= 1
+        self._conversation.settled_count += 1
         self._conversation.unsettled_bytes -= size
         return lookup_id
 

@@ -53,6 +53,8 @@ class Removals:
         self._removing: dict[str, int] = {}  # requests under way
         self._returned: dict[str, list[int]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
+        #: Whether the client has waited for the settlement of messages.
+        self.are_awaited = False
 
     @property
     def is_busy(self) -> bool:
@@ -82,6 +84,7 @@ class Removals:
             lib.pn_delivery_settle(delivery)
         else:
             accepted.open[lookup_id] = Settled(consumer, lookup_id, delivery)
+            self.are_awaited = True
 
     def give_back(self, queue: str, lookup_ids: list[int]) -> None:
         """Return messages to their places."""
