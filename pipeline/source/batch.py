@@ -101,6 +101,7 @@ class LiveReader(DataSourceReader):
 
     def _ranges(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         found: list[InputPartition] = []
+        ids: set[str] = set()  # one queue may have several spellings, or a name and a pattern
         for queue, named in expand(at, queues).items():
             if not self.pushed.has("queue", queue):
                 continue
@@ -114,6 +115,9 @@ class LiveReader(DataSourceReader):
                     queue, parts, after=after, until=0 if until >= POSITION_MAX else until
                 )
             )
+            if split.queue in ids:
+                continue
+            ids.add(split.queue)
             most = self.options.rows_a_partition
             if most and max((count for _, _, count in split.ranges), default=0) > most:
                 split = at.run(

@@ -18,7 +18,8 @@ from pipeline.source.errors import option_error
 EARLIEST, LATEST = "earliest", "latest"
 POSITION_MAX = (1 << 44) - 1
 _KAFKA_NUMBERS = {-2: EARLIEST, -1: LATEST}
-_MILLISECONDS = re.compile(r"\d{10,16}")
+# From 1973 to 5138.  Seconds have fewer digits, microseconds more: they would be silently wrong.
+_MILLISECONDS = re.compile(r"\d{12,14}|0")
 
 Position = int | str  # a number of arrival, EARLIEST or LATEST
 

@@ -67,22 +67,23 @@ _SPELLED = {name.lower(): name for name in _USES}
 KAFKA = {
     "kafka.bootstrap.servers": "endpoint",
     "subscribe": "queue",
-    "subscribepattern": "queue (with * for any part of a name)",
+    "subscribePattern": "queue (with * for any part of a name)",
     "assign": "queue",
     "topic": "destination",
-    "startingoffsetsbytimestamp": "startingTimestamp, as JSON by queue",
-    "endingoffsetsbytimestamp": "endingTimestamp, as JSON by queue",
-    "maxoffsetspertrigger": "maxRowsPerTrigger",
-    "minoffsetspertrigger": "minRowsPerTrigger",
-    "minpartitions": "partitions",
-    "maxrecordsperpartition": "maxRowsPerPartition",
+    "startingOffsetsByTimestamp": "startingTimestamp, as JSON by queue",
+    "endingOffsetsByTimestamp": "endingTimestamp, as JSON by queue",
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "minOffsetsPerTrigger": "minRowsPerTrigger",
+    "minPartitions": "partitions",
+    "maxRecordsPerPartition": "maxRowsPerPartition",
     "kafka.group.id": "readerId",
-    "groupidprefix": "readerId",
-    "fetchoffset.numretries": "reconnectSeconds",
-    "fetchoffset.retryintervalms": "reconnectSeconds",
-    "kafkaconsumer.polltimeoutms": "reconnectSeconds",
-    "includeheaders": 'the column "extension", which is always there',
+    "groupIdPrefix": "readerId",
+    "fetchOffset.numRetries": "reconnectSeconds",
+    "fetchOffset.retryIntervalMs": "reconnectSeconds",
+    "kafkaConsumer.pollTimeoutMs": "reconnectSeconds",
+    "includeHeaders": 'the column "extension", which is always there',
 }
+_SPELLED_IN_KAFKA = {name.lower(): name for name in KAFKA}
 
 
 def is_option(name: str, use: str) -> bool:
@@ -93,14 +94,15 @@ def is_option(name: str, use: str) -> bool:
 
 def spelled(name: str) -> str:
     """Return the option as the manual spells it."""
-    return _SPELLED.get(name.lower(), name)
+    return _SPELLED.get(name.lower(), _SPELLED_IN_KAFKA.get(name.lower(), name))
 
 
 def why_not(name: str, use: str) -> str:
     """Return the rest of the sentence about an option that the use does not have."""
     of = READ if use == SCHEMA else use
-    if name in KAFKA:
-        return f"is of Kafka's source; its counterpart here is {KAFKA[name]}"
+    if name in _SPELLED_IN_KAFKA:
+        counterpart = KAFKA[_SPELLED_IN_KAFKA[name]]
+        return f"is of Kafka's source; its counterpart here is {counterpart}"
     if name.startswith("kafka."):
         return "is for Kafka's own client, and has no counterpart here"
     uses = _USES.get(_SPELLED.get(name, ""))

@@ -11,6 +11,7 @@ from pipeline.source.errors import option_error
 from pipeline.source.option_names import is_option, spelled, why_not
 
 RECONNECT_S = 60.0
+SECRETS = ("tokenFile", "tokenEnv", "caFile", "certificateFile", "keyFile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class ConnectionOptions(GivenOptions):
                 "endpoint",
                 "is missing: the path of a control socket (/run/qmd/qmd.sock), or tls://host:port",
             )
+        check_once(addresses, "endpoint")
         return [self._endpoint(address) for address in addresses]
 
     def endpoint(self) -> Endpoint:
@@ -143,6 +145,13 @@ def _is_address(address: str) -> bool:
         and port.isdecimal()
         and (0 < int(port) < 65_536)
     )
+
+
+def check_once(addresses: Sequence[str], option: str) -> None:
+    """Refuse an address that is named twice: its rows would come twice.  Raises SourceError."""
+    for address in addresses:
+        if addresses.count(address) > 1:
+            raise option_error(option, f"names {address} twice; name all of its queues once")
 
 
 def names_of(said: Any, option: str = "queue") -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from pipeline.source import bounds, schema
 from pipeline.source.bounds import Bound
@@ -22,9 +23,11 @@ from pipeline.source.option_names import (
     like,
 )
 from pipeline.source.option_values import (
+    SECRETS,
     ConnectionOptions,
     Endpoint,
     SourceQueues,
+    check_once,
     names_of,
 )
 from pipeline.source.where import parse_where
@@ -39,8 +42,8 @@ CONTENT = ("content", "content_error")  # the columns that a format adds
 SERVICE_BUS = "service_bus"
 ADDED = (*CONTENT, SERVICE_BUS)  # no columns of the schema, but made of some
 
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 __all__ = ["BODY_FORMATS", "CONTENT", "Endpoint", "Options", "SourceQueues"]
 
@@ -127,7 +130,7 @@ class ReadOptions(ConnectionOptions):
         for option, formats in (("bodySchema", ("json", "dotnet")), ("avroSchema", ("avro",))):
             if option.lower() in self.given and name not in formats:
                 raise option_error(option, f'needs the option "bodyFormat" to be {formats[0]}')
-        if name in schemas and schemas[name].lower() not in self.given:
+        if name in schemas and not self.given.get(schemas[name].lower(), "").strip():
             raise option_error(schemas[name], f"is missing: bodyFormat={name} needs it")
         if "onbadbody" in self.given and name == "binary":
             raise option_error("onBadBody", 'needs the option "bodyFormat"')
@@ -178,6 +181,18 @@ class ReadOptions(ConnectionOptions):
         self._check_bound("ending", found)
         return found
 
+    def _check_order(self) -> None:
+        """Refuse ends that lie before the start: such a read would silently have no rows."""
+        first, last = self.starting, self.ending
+        for queue in ("", *first.queues, *last.queues):
+            start, end = first.of(queue), last.of(queue)
+            if isinstance(start, int) and isinstance(end, int) and end < start:
+                raise option_error("endingOffsets", f"ends at {end}, before the start at {start}")
+        for queue in ("", *first.times, *last.times):
+            low, high = first.time_of(queue), last.time_of(queue)
+            if low is not None and high is not None and high < low:
+                raise option_error("endingTimestamp", 'is before "startingTimestamp"')
+
     def _check_bound(self, name: str, bound: Bound) -> None:
         if self.path and f"{name}offsets" in self.given:
             raise option_error(f"{name}Offsets", "is for queues; files have the option where")
@@ -207,22 +222,29 @@ class ReadOptions(ConnectionOptions):
         example = '[{"endpoint": "/run/qmd/qmd.sock", "queue": ["orders"]}]'
         try:
             listed = json.loads(self.given["sources"])
-            found = [
-                SourceQueues(
-                    self._endpoint(
-                        each["endpoint"],
-                        token_file=each.get("tokenFile"),
-                        token_env=each.get("tokenEnv"),
-                        ca_file=each.get("caFile"),
-                        certificate_file=each.get("certificateFile"),
-                        key_file=each.get("keyFile"),
-                    ),
-                    tuple(names_of(each.get("queue", []))),
-                )
-                for each in listed
-            ]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise option_error("sources", f"is not as {example}: {error}") from error
+        if not isinstance(listed, list) or not all(map(_is_source, listed)):
+            raise option_error(
+                "sources",
+                f"is not as {example}; beside endpoint and queue each may have"
+                f" {', '.join(SECRETS)}",
+            )
+        found = [
+            SourceQueues(
+                self._endpoint(
+                    each["endpoint"],
+                    token_file=each.get("tokenFile"),
+                    token_env=each.get("tokenEnv"),
+                    ca_file=each.get("caFile"),
+                    certificate_file=each.get("certificateFile"),
+                    key_file=each.get("keyFile"),
+                ),
+                tuple(names_of(each.get("queue", []))),
+            )
+            for each in listed
+        ]
+        check_once([one.endpoint.address for one in found], "sources")
         if not found or (self.kind != "events" and not all(one.queues for one in found)):
             raise option_error("sources", f"names no queue; it is as {example}")
         return found
@@ -234,7 +256,7 @@ class StreamOptions(ReadOptions):
     @property
     def reader_id(self) -> str:
         name = self.given.get("readerid", "")
-        if not name:
+        if not name.strip():
             raise option_error(
                 "readerId",
                 "is missing: a name of this query's own, which identifies its progress",
@@ -333,7 +355,7 @@ class Options(StreamOptions):
             _ = self.body_format
         if kind:  # of files, it is known when the first one was read
             parse_where(self.given.get("where", ""), kind)
-        _ = self.starting, self.ending
+        self._check_order()
 
     def _check_stream(self) -> None:
         _ = self.reader_id, self.shared, self.gap_fails, self.trigger_delay_s, self.discover_s
@@ -366,6 +388,18 @@ class Options(StreamOptions):
     @property
     def job_id(self) -> str:
         return self.given.get("jobid", "")
+
+
+def _is_source(one: Any) -> bool:
+    """Return whether this is an element of the option `sources`, as JSON."""
+    if not isinstance(one, dict) or not isinstance(one.get("endpoint"), str):
+        return False
+    queues = one.get("queue", [])
+    names = queues if isinstance(queues, list) else [queues]
+    rest = {name: value for name, value in one.items() if name not in ("endpoint", "queue")}
+    return all(isinstance(each, str) for each in (*names, *rest.values())) and not (
+        rest.keys() - set(SECRETS)
+    )
 
 
 def _is_journal(queue: str) -> bool:

@@ -81,6 +81,7 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
     ("options", "said"),
     [
         ({"readerId": ""}, '"readerId" is missing'),
+        ({"readerId": " "}, '"readerId" is missing'),
         ({"readerId": "x" * 201}, '"readerId" has 201 characters; 200 are allowed'),
         ({"onGap": "ignore"}, "\"onGap\" is 'ignore'; it is one of fail, warn"),
         ({"failOnDataLoss": "no"}, "\"failOnDataLoss\" is 'no'; it is true or false"),
@@ -102,6 +103,17 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
             {"startingTimestamp": "2026-01-31", "startingOffsetsByTimestampStrategy": "oldest"},
             "is 'oldest'; it is one of latest, error",
         ),
+        ({"startingTimestamp": "1700000000"}, "or milliseconds since 1970"),  # seconds
+        ({"startingTimestamp": "1700000000000000"}, "or milliseconds since 1970"),  # microseconds
+        (
+            {"startingOffsets": '{"orders": 5}', "endingOffsets": '{"orders": 3}'},
+            '"endingOffsets" ends at 3, before the start at 5',
+        ),
+        (
+            {"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"},
+            '"endingTimestamp" is before "startingTimestamp"',
+        ),
+        ({"endpoint": "/run/a.sock,/run/a.sock"}, '"endpoint" names /run/a.sock twice'),
         ({"endingOffsets": "earliest"}, "a read that ends there reads nothing"),
         ({"maxRowsPerTrigger": "0"}, '"maxRowsPerTrigger" is 0; it is 1 to'),
         ({"maxMessagesPerTrigger": "1e3"}, "\"maxMessagesPerTrigger\" is '1e3'; it is a whole"),
@@ -116,12 +128,14 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
         ({"reconnectSeconds": "1m"}, "\"reconnectSeconds\" is '1m'; it is a whole number"),
         ({"where": "priority = 3"}, '"where" is not an option of readStream; it is one of read'),
         ({"subscribe": "orders"}, "is of Kafka's source; its counterpart here is queue"),
+        ({"maxOffsetsPerTrigger": "5"}, 'option "maxOffsetsPerTrigger" is of Kafka'),
         ({"maxOffsetsPerTrigger": "5"}, "its counterpart here is maxRowsPerTrigger"),
         ({"kafka.security.protocol": "SSL"}, "has no counterpart here"),
         ({"certificateFile": "/etc/c.crt"}, '"keyFile" is missing'),
         ({"tokenFile": "/t", "tokenEnv": "T"}, 'and "tokenFile" exclude each other'),
         ({"bodyFormat": "xml"}, "it is one of binary, text, json, avro, dotnet"),
         ({"bodyFormat": "json"}, '"bodySchema" is missing: bodyFormat=json needs it'),
+        ({"bodyFormat": "json", "bodySchema": ""}, '"bodySchema" is missing'),
         ({"bodyFormat": "avro"}, '"avroSchema" is missing: bodyFormat=avro needs it'),
         ({"bodySchema": "a int"}, '"bodySchema" needs the option "bodyFormat" to be json'),
         ({"onBadBody": "fail"}, '"onBadBody" needs the option "bodyFormat"'),
@@ -183,7 +197,7 @@ def test_every_option_of_kafkas_source_has_a_counterpart_or_a_reason():
         "startingoffsetsbytimestampstrategy",
     }
 
-    assert kafka == own | (KAFKA.keys() - {"topic"})
+    assert kafka == own | ({name.lower() for name in KAFKA} - {"topic"})
 
 
 def test_several_queues_of_several_queue_managers():
@@ -199,6 +213,32 @@ def test_a_list_may_be_json_where_a_name_has_commas():
     (found,) = read(queue='["a,b", "c"]').sources()
 
     assert found.queues == ("a,b", "c")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            {"queue": "orders", "tokenfile": "/t"},
+            "beside endpoint and queue each may have tokenFile",
+        ),
+        ({"queue": None}, "is not as"),
+        ({"queue": "orders", "caFile": 5}, "is not as"),
+        ({"queue": []}, "names no queue"),
+    ],
+)
+def test_an_element_of_sources_is_checked_like_an_option(source, said):
+    given = json.dumps([{"endpoint": "/run/a.sock", **source}])
+
+    with pytest.raises(SourceError, match=said):
+        Options({"sources": given}, "read").check()
+
+
+def test_sources_name_each_queue_manager_once():
+    given = json.dumps([{"endpoint": "/run/a.sock", "queue": name} for name in ("x", "y")])
+
+    with pytest.raises(SourceError, match="twice; name all of its queues once"):
+        Options({"sources": given}, "read").check()
 
 
 def test_each_queue_manager_may_have_other_queues():

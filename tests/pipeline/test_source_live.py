@@ -102,6 +102,8 @@ def test_journals_dead_letters_and_subqueues_are_read_like_queues(place):
     assert labels(f"{queue};later") == ["order 1"]
     assert labels(queue) == ["order 2"]
     assert labels("system$;deadletter") == ["too late"]
+    every = labels(f"{queue},private$\\{queue},{queue[:-1]}*,{queue};journal")
+    assert every == ["order 2", "order 1", "order 0"], "each queue is read once"
 
 
 @TIMEOUT
