@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.event_numbers import REQUIRED, check_place, within_limits
+from pipeline.stores import store_at
 
 #: Names of NDJSON files, also compressed.
 _TEXT = tuple(
@@ -60,14 +61,11 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
     """Return all event files below `inputs`, sorted.
 
     `inputs` are folders or files, local or in any store that fsspec supports.  Raises NoEvents if
-    an input does not exist or contains no event file.
+    an input does not exist or contains no event file, StoreUnknown and StoreFailed.
     """
-    import fsspec
-
     found: set[LogFile] = set()
     for each in inputs:
-        fs, root = fsspec.core.url_to_fs(each)
-        is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+        fs, root, is_local = store_at(each)
         if not fs.exists(root):
             raise NoEvents(f"{each} does not exist")
         listed = fs.find(root, detail=True) if fs.isdir(root) else {root: fs.info(root)}

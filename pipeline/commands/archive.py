@@ -63,7 +63,9 @@ def archive(job: Job) -> None:
 @click.option("--until", default="9999", metavar="DAY", show_default=False)
 @click.option("--delivery", type=click.Choice(("recoverable", "transactional")), default=None)
 @click.option("--without-replies", is_flag=True, help="Ask for no acknowledgments or responses.")
-@click.option("--rate", type=float, default=0.0, help="Messages a second, at most.")
+@click.option(
+    "--rate", type=click.FloatRange(0, 1e9), default=0.0, help="Messages a second, at most."
+)
 @click.option("--batch", "batch_rows", type=click.IntRange(1, 200_000), default=5000)
 @pass_configuration
 def replay(
@@ -84,6 +86,8 @@ def replay(
     The queue manager is that of --config, or of --host.  They are new messages, with new ids.
     A job that was killed continues where it stopped when it is started again.
     """
+    from functools import partial
+
     from pipeline.jobs.archive import Archive
     from pipeline.jobs.replay import Replay, ReplayFailed
     from pipeline.report.archive_pages import replay_page
@@ -94,7 +98,11 @@ def replay(
     }  # fmt: skip
     archive = Archive(_only(job))
     try:
-        with job.session_of_size("replay", archive.size(since, until)) as spark:
+        # Begun first: messages are sent only if their page and table can be written.
+        with (
+            job.writing("replay") as draft,
+            job.session_of_size("replay", archive.size(since, until)) as spark,
+        ):
             work = Replay(spark, archive, job_id, **asked)
             if job.dry_run:
                 count = work.count()
@@ -114,13 +122,11 @@ def replay(
                 )
             job.progress("the report")
             tables = {"slice": work.contents()}
+            page = partial(replay_page, job_id, destination, asked, done, tables["slice"])
+            write_tables(draft, tables, page)
+            draft.commit()
     except ReplayFailed as error:
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
-    with job.writing("replay") as draft:
-        write_tables(
-            draft, tables, lambda: replay_page(job_id, destination, asked, done, tables["slice"])
-        )
-        draft.commit()
     report = job.report_at(draft)
     job.say(
         {"sent": done.sent, "messages": done.rows, "destination": destination, "report": report},

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pipeline.stores import StoreUnknown
 from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
@@ -157,7 +158,6 @@ class Job:
         results of another job; and later if the disk is full, or another run has published
         meanwhile.  A dry run changes nothing and takes no lock.
         """
-        from pipeline.results.places import PlaceUnknown
         from pipeline.results.runs import Results, RunSuperseded, WrongResults
 
         try:
@@ -178,7 +178,7 @@ class Job:
                 except BaseException:
                     draft.discard()
                     raise
-        except (PlaceUnknown, WrongResults) as error:
+        except WrongResults as error:
             raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
         except RunSuperseded as error:
             raise Failure(ExitCode.REFUSED, str(error), "output_in_use") from error
@@ -223,7 +223,7 @@ class Job:
             yield
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-                raise
+                raise  # errors of stores have their address and no number
             raise self._unwritable(error) from error
         except Exception as error:
             if "No space left on device" not in str(error):
@@ -239,7 +239,8 @@ class Job:
     def _unwritable(self, error: OSError) -> Failure:
         return Failure(
             ExitCode.FAILED,
-            f"{self.output} cannot be written: {error.strerror}; run the job again when it can",
+            f"{self.output} cannot be written: {error.strerror or error}; run the job again when it"
+            " can",
             "output_not_writable",
         )
 
@@ -296,7 +297,10 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
         ) -> Any:  # fmt: skip
             require()
             job = Job(inputs, output, master, settings, dry_run, as_json, engine)
-            return command(*args, job, **own)
+            try:
+                return command(*args, job, **own)
+            except StoreUnknown as error:
+                raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
 
         made: Any = with_job
         for option in reversed(options):

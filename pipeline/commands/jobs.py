@@ -5,45 +5,17 @@ Large libraries are imported only when a job runs.  docs/jobs.md
 
 from __future__ import annotations
 
-import functools
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from pipeline.commands.archive import archive, replay
+from pipeline.commands.exit_codes import FOUND, apart_from_findings, kinds_of
 from pipeline.commands.job import Job, Progress, job_options, require
 from pipeline.commands.seconds import Seconds
-from qmd.cli.program import ExitCode, Failure, Group, reported
-
-FOUND = 1  # exit code of an audit that has findings
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _apart_from_findings(command: F) -> F:
-    """Give failures another exit code, for a command with exit code 1 for findings."""
-
-    @functools.wraps(command)
-    def with_own_exit_code(*args: Any, **named: Any) -> Any:
-        try:
-            with reported():
-                return command(*args, **named)
-        except Failure as failure:
-            if failure.exit_code == ExitCode.FAILED:
-                failure.exit_code = ExitCode.NOT_DONE  # type: ignore[misc]  # as in Failure
-            raise
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception:  # an error in qmd or Spark; the traceback shows where
-            traceback.print_exc()
-            raise click.exceptions.Exit(ExitCode.NOT_DONE) from None
-
-    made: Any = with_own_exit_code
-    return made  # type: ignore[no-any-return]  # the same signature and options
+from qmd.cli.program import ExitCode, Failure, Group
 
 
 @click.group(cls=Group)
@@ -63,7 +35,7 @@ _over_logs = job_options(
 
 
 @run.command()
-@_apart_from_findings
+@apart_from_findings
 @_over_logs
 @click.option(
     "--full",
@@ -107,7 +79,7 @@ def audit(
     from pipeline.jobs.audit.state import State, StateVersionMismatch
     from pipeline.report.outcome import write_audit
 
-    wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
+    wanted = kinds_of(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
     chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), timelines=5)
     with job.writing("audit") as draft:
@@ -211,7 +183,7 @@ def traffic(job: Job, again: bool, quota: int | None) -> None:
 
 
 @run.command()
-@_apart_from_findings
+@apart_from_findings
 @_over_logs
 @_again
 @click.option(
@@ -424,15 +396,3 @@ def _say_result(
         {"rows": rows, "broken_files": broken.file.to_list(), "report": report} | counts,
         "\n".join([text, *lines, f"see {report}"]),
     )
-
-
-def _kinds(text: str, known: list[str]) -> set[str]:
-    if text in ("any", "none"):
-        return set(known) if text == "any" else set()
-    words = set(filter(None, text.replace(" ", ",").split(",")))
-    if unknown := sorted(words - set(known)):
-        raise click.BadParameter(
-            f"there is no finding {unknown[0]!r}; there are: {', '.join(known)}",
-            param_hint="--fail-on",
-        )
-    return words

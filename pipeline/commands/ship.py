@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pipeline.stores import StoreUnknown
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
@@ -85,6 +86,8 @@ def ship(
                 run.journal(journal, reader=reader, remove=remove)
             if keep_days is not None:
                 run.retire(keep_days)
+    except StoreUnknown as error:
+        raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
     except ShipFailed as error:
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
     except OSError as error:

@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pipeline.commands.exit_codes import FOUND, apart_from_findings, kinds_of
 from pipeline.commands.job import Job, require
 from pipeline.commands.seconds import Seconds
 from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
+    from pipeline.jobs.audit.findings import AuditResult
+    from pipeline.results.places import Place
+    from pipeline.results.runs import Commit
     from pipeline.watch.alerts import Alerts
     from pipeline.watch.announced import Announced, News
     from pipeline.watch.sources import LiveLog
@@ -26,7 +30,21 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 LIVE = "live"  # folder of copied logs, in that of the results
-ANNOUNCED = "announced.json"
+SIGNALLED = 128  # and the number of the signal, as in shells
+
+
+class Status(click.ParamType[int]):
+    """An exit code, or the name of a signal, as systemd gives them in EXIT_STATUS."""
+
+    name = "status"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if text.isdecimal() and int(text) < 256:
+            return int(text)
+        if f"SIG{text}" in signal.Signals.__members__:
+            return SIGNALLED + signal.Signals[f"SIG{text}"]
+        self.fail(f"{text!r} is no exit code and no signal such as KILL", param, ctx)
 
 
 def _alert_options(command: F) -> F:
@@ -50,7 +68,20 @@ def _alert_options(command: F) -> F:
     return command
 
 
+def _tls_options(command: F) -> F:
+    for name, help_ in (
+        ("--key-file", "The key of that certificate."),
+        ("--certificate-file", "The certificate of this client, where they demand one."),
+        ("--ca-file", "The authority of their certificates."),
+        ("--token-file", "The token for addresses over TLS."),
+    ):
+        kind = click.Path(path_type=Path, dir_okay=False)
+        command = click.option(name, type=kind, metavar="FILE", help=help_)(command)
+    return command
+
+
 @click.command()
+@apart_from_findings
 @click.option(
     "--from", "addresses", multiple=True, metavar="ADDRESS",
     help="A queue manager: the path of its control socket, or tls://host:port."
@@ -60,24 +91,25 @@ def _alert_options(command: F) -> F:
     "--input", "inputs", multiple=True, metavar="FOLDER",
     help="A folder or store to which `qmd ship` writes.  May be given several times.",
 )  # fmt: skip
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
-              metavar="FOLDER", help="The folder for the results.")  # fmt: skip
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False),
-              help="The token for addresses over TLS.")  # fmt: skip
-@click.option("--ca-file", type=click.Path(path_type=Path, dir_okay=False),
-              help="The authority of their certificates.")  # fmt: skip
+@click.option("--output", required=True, metavar="FOLDER",
+              help="The folder for the results, or without --from a URL.")  # fmt: skip
+@_tls_options
 @click.option("--every", type=Seconds(0.1), default=20.0, show_default=True,
               metavar="SECONDS", help="The time between two rounds.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=0), default=0, show_default=True,
               help="End after this many rounds; 0: at SIGTERM.")  # fmt: skip
+@click.option("--new-epoch", is_flag=True,
+              help="Once for each queue manager: follow the log of a restored one, which is not"
+              " the log that was copied.  Make sure that no copy of it runs.")  # fmt: skip
 @click.option("--metrics", type=click.Path(path_type=Path, dir_okay=False),
               help="A file with figures for Prometheus' textfile collector.")  # fmt: skip
 @_alert_options
 @click.pass_context
 def watch(
-    context: click.Context, addresses: tuple[str, ...], inputs: tuple[str, ...], output: Path,
-    token_file: Path | None, ca_file: Path | None, every: float, rounds: int,
-    metrics: Path | None, fail_on: str, alert_url_file: Path | None, alert_command: str,
+    context: click.Context, addresses: tuple[str, ...], inputs: tuple[str, ...], output: str,
+    token_file: Path | None, ca_file: Path | None, certificate_file: Path | None,
+    key_file: Path | None, every: float, rounds: int, new_epoch: bool, metrics: Path | None,
+    fail_on: str, alert_url_file: Path | None, alert_command: str,
 ) -> None:  # fmt: skip
     """Audit continuously: findings within a minute, each announced once.
 
@@ -85,20 +117,30 @@ def watch(
     with all earlier ones, and announces findings that are new, and those that a
     later log has explained.  A queue manager that cannot be reached is tried
     again in the next round.  Exit code 1 means that there are findings at the
-    end.
+    end; 70, that the command failed.
     """
     require()
     from pipeline.watch.sources import LiveLog
 
     if not addresses and not inputs:
         raise click.UsageError("name queue managers with --from, or folders with --input")
+    if bool(certificate_file) != bool(key_file):
+        raise click.UsageError("--certificate-file and --key-file belong together; give both")
+    place = _place(output)
+    if addresses and place.folder is None:
+        raise click.UsageError(
+            "--from copies logs to a folder of this host; name one with --output, or ship to a"
+            " store and follow it with --input"
+        )
+    files = token_file, ca_file, certificate_file, key_file
     watching = Watching(
-        [LiveLog(each, token_file, ca_file) for each in addresses],
+        [LiveLog(each, *files) for each in addresses],
         inputs,
-        output,
-        _kinds_of(fail_on),
+        place,
+        _kinds(fail_on),
         _receivers(alert_url_file, alert_command),
         metrics,
+        new_epoch_of=set(addresses if new_epoch else ()),
     )
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,7 +152,9 @@ def watch(
             break
         stopped.wait(max(0.0, every - (time.monotonic() - begun)))
     if watching.counts:
-        context.exit(ExitCode.FAILED)
+        context.exit(FOUND)
+    if "audit" in watching.failures:
+        context.exit(ExitCode.NOT_DONE)
 
 
 @dataclass
@@ -119,18 +163,19 @@ class Watching:
 
     logs: list[LiveLog]
     inputs: tuple[str, ...]
-    output: Path
+    place: Place
     kinds: frozenset[str]
     alerts: Alerts
     metrics: Path | None = None
     rounds: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    new_epoch_of: set[str] = field(default_factory=set)  # addresses
+    inventories: Any = None  # a frame of `presence.read`: those of the last audit
+    is_announced: bool = False  # whether the receivers have the last findings
 
     def round(self) -> None:
         """Copy new events, audit them, and announce the news."""
-        from pipeline.watch.announced import PATIENT_RUNS
-
         self._copy()
         try:
             findings = self._audit()
@@ -140,35 +185,58 @@ class Watching:
                 raise
             self._failed("audit", failure.message)
             findings = None
+        except OSError as error:  # of the logs or the results; a later round may succeed
+            self._failed("audit", _said(self.place.where, error))
+            findings = None
         if findings is not None:
-            announced = _announced(self.output)
-            self.counts = _counts(findings, self.kinds)
-            news = announced.news(findings, self.kinds, patient_runs=PATIENT_RUNS)
-            try:
-                announce(news, self.alerts, self.counts, self.output)
-                announced.take(news)
-                self._cleared("alert")
-            except Failure as failure:  # the next round tries it again
-                self._failed("alert", failure.message)
-            announced.save()
+            self._tell(findings)
         self.rounds += 1
         if self.metrics is not None:
-            _write_metrics(self.metrics, self.counts, self.failures, self.rounds)
+            try:
+                _write_metrics(self.metrics, self.counts, self.failures, self.rounds)
+                self._cleared("metrics")
+            except OSError as error:
+                self._failed("metrics", _said(self.metrics, error))
+
+    def _tell(self, findings: list[dict[str, Any]]) -> None:
+        """Announce what is new in the findings of this round."""
+        from pipeline.watch.announced import PATIENT_RUNS
+
+        announced = _announced(self.place)
+        self.counts = _counts(findings, self.kinds)
+        news = announced.news(findings, self.kinds, patient_runs=PATIENT_RUNS)
+        try:
+            try:
+                announce(news, self.alerts, self.counts, self.place)
+                announced.take(news)
+            finally:
+                announced.save()
+            self._cleared("alert")
+            self.is_announced = not announced.has_pending
+        except Failure as failure:  # the next round tries it again
+            self._failed("alert", failure.message)
+        except OSError as error:  # the next round announces the same once more
+            self._failed("alert", _said(self.place.where, error))
 
     def _copy(self) -> None:
         from pipeline.watch.sources import SourceFailed
 
-        folder = self.output / LIVE
-        folder.mkdir(parents=True, exist_ok=True)
         for log in self.logs:
+            assert self.place.folder is not None
+            folder = self.place.folder / LIVE
             try:
-                log.copy(folder)
+                folder.mkdir(parents=True, exist_ok=True)
+                log.copy(folder, new_epoch=log.address in self.new_epoch_of)
+                self.new_epoch_of.discard(log.address)
                 self._cleared(log.address)
-            except SourceFailed as failed:
+            except (SourceFailed, OSError) as failed:
                 self._failed(log.address, str(failed))
 
     def _audit(self) -> list[dict[str, Any]] | None:
-        """Audit the files that are new; return all findings, or None if there is nothing new."""
+        """Audit what is new; return all findings, or None if there is nothing to announce.
+
+        A new inventory may decide messages without any new event: of a queue manager that is idle.
+        """
         from pipeline.engines.local import LocalEngine
         from pipeline.jobs.audit import presence
         from pipeline.jobs.audit.findings import AuditSettings
@@ -176,8 +244,8 @@ class Watching:
         from pipeline.jobs.audit.state import State, StateVersionMismatch
         from pipeline.report.outcome import write_audit
 
-        folders = [*self.inputs, *([str(self.output / LIVE)] if self.logs else [])]
-        job = Job(tuple(folders), str(self.output), "", (), False, False, "embedded")
+        folders = [*self.inputs, *([self.place.address(LIVE)] if self.logs else [])]
+        job = Job(tuple(folders), self.place.where, "", (), False, False, "embedded")
         try:
             files = job.files()
         except Failure as failure:
@@ -189,16 +257,32 @@ class Watching:
                 state = State.load(draft, again=False)
             except StateVersionMismatch as other:
                 raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
-            fresh = state.unseen(files)
-            if not fresh and draft.before is not None:
-                draft.discard()
-                return None if self.rounds else read_results(self.output)
-            with LocalEngine() as engine:
+            fresh, inventories = state.unseen(files), presence.find(job.inputs)
+            # Those of an idle queue manager keep their name and have another time.
+            present = presence.read(inventories)
+            if fresh or draft.before is None or not present.equals(self.inventories):
                 chosen = AuditSettings(timelines=5)
-                found = presence.find(job.inputs)
-                result = run_audit(engine, fresh, state, chosen, inventories=found)
-                write_audit(draft, result, state)
-        return read_results(self.output)
+                with LocalEngine() as engine:
+                    result = run_audit(
+                        engine, fresh, state, chosen, inventories=inventories,
+                        earlier=state.seen(files),
+                    )  # fmt: skip
+                    if fresh or self._differs(result, draft.before):
+                        write_audit(draft, result, state)
+                        self.is_announced = False
+                self.inventories = present
+            draft.discard()  # unless it is published
+        return None if self.is_announced else read_results(self.place)
+
+    def _differs(self, result: AuditResult, before: Commit | None) -> bool:
+        """Return whether an audit has found other things than the last one that was published."""
+        from pipeline.report.outcome import findings_table
+        from pipeline.watch.announced import key_of, read_findings
+
+        if before is None or before.summary.get("open") != int(result.open.messages.sum()):
+            return True
+        found = {key_of(one) for one in read_findings(findings_table(result))}
+        return found != {key_of(one) for one in read_results(self.place)}
 
     def _failed(self, subject: str, text: str) -> None:
         """Print a failure when it begins or changes."""
@@ -212,14 +296,15 @@ class Watching:
 
 
 @click.command()
-@click.option("--output", required=True, type=click.Path(path_type=Path, file_okay=False),
-              metavar="FOLDER", help="The folder with the results of the audit.")  # fmt: skip
-@click.option("--status", type=int, default=0, show_default=True,
-              help="The exit code of the audit that has just ended.")  # fmt: skip
+@apart_from_findings
+@click.option("--output", required=True, metavar="FOLDER",
+              help="The folder, or the URL, with the results of the audit.")  # fmt: skip
+@click.option("--status", type=Status(), default=0, show_default=True, metavar="CODE",
+              help="The exit code of the audit, or the signal that ended it.")  # fmt: skip
 @_alert_options
 @click.pass_context
 def alert(
-    context: click.Context, output: Path, status: int, fail_on: str,
+    context: click.Context, output: str, status: int, fail_on: str,
     alert_url_file: Path | None, alert_command: str,
 ) -> None:  # fmt: skip
     """Announce the findings of the last audit that were not announced before.
@@ -232,7 +317,7 @@ def alert(
     require()
     from pipeline.watch.alerts import AlertFailed, failure_of
 
-    receivers = _receivers(alert_url_file, alert_command)
+    receivers, kinds = _receivers(alert_url_file, alert_command), _kinds(fail_on)
     if status not in (0, 1):
         try:
             receivers.send(failure_of(f"exit code {status}", status))
@@ -240,11 +325,11 @@ def alert(
             raise Failure(ExitCode.NOT_DONE, str(failed), "alert_not_taken") from failed
         click.echo(f"the audit failed with exit code {status}")
         context.exit(status)
-    findings = read_results(output)
-    kinds = _kinds_of(fail_on)
-    announced = _announced(output)
+    place = _place(output)
+    findings = read_results(place)
+    announced = _announced(place)
     news = announced.news(findings, kinds, patient_runs=1)
-    announce(news, receivers, _counts(findings, kinds), output)
+    announce(news, receivers, _counts(findings, kinds), place)
     announced.take(news)
     announced.save()
     if not news:
@@ -252,7 +337,7 @@ def alert(
     context.exit(status)
 
 
-def announce(news: News, alerts: Alerts, counts: Mapping[str, int], output: Path) -> None:
+def announce(news: News, alerts: Alerts, counts: Mapping[str, int], place: Place) -> None:
     """Print the news and give them to the receivers.  Raises Failure if one does not take them."""
     from pipeline.watch.alerts import AlertFailed, alert_of
     from pipeline.watch.announced import line_of
@@ -263,12 +348,12 @@ def announce(news: News, alerts: Alerts, counts: Mapping[str, int], output: Path
         for one in found:
             click.echo(f"{_now()} {word}: {line_of(one)}")
     try:
-        alerts.send(alert_of(news, counts, str(output / "report.html")))
+        alerts.send(alert_of(news, counts, place.address("report.html")))
     except AlertFailed as failed:
         raise Failure(ExitCode.NOT_DONE, str(failed), "alert_not_taken") from failed
 
 
-def read_results(output: Path) -> list[dict[str, Any]]:
+def read_results(place: Place) -> list[dict[str, Any]]:
     """Return the findings of the last audit at a place.  Raises Failure if there is none."""
     from pyarrow import parquet
 
@@ -276,27 +361,47 @@ def read_results(output: Path) -> list[dict[str, Any]]:
     from pipeline.watch.announced import read_findings
 
     try:
-        results = Results(output)
-        newest = results.latest()
+        newest = Results(place.where).latest()
     except WrongResults as error:
         raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
     if newest is None or "findings.parquet" not in newest.files:
         raise Failure(
             ExitCode.NOT_FOUND,
-            f"{output} has no results of an audit; run qmd pipeline run audit",
+            f"{place.where} has no results of an audit; run qmd pipeline run audit",
             "no_events",
         )
-    with results.place.open(newest.files["findings.parquet"]) as file:
+    with place.open(newest.files["findings.parquet"]) as file:
         return read_findings(parquet.read_table(file))
 
 
-def _announced(output: Path) -> Announced:
+def _place(where: str) -> Place:
+    from pipeline.results.places import Place
+    from pipeline.stores import StoreUnknown
+
+    try:
+        return Place(where)
+    except StoreUnknown as error:
+        raise click.BadParameter(str(error), param_hint="--output") from error
+
+
+def _said(where: object, error: OSError) -> str:
+    """Return the same sentence each time: names of unfinished files are random."""
+    return f"{where} cannot be written: {error.strerror}" if error.strerror else str(error)
+
+
+def _announced(place: Place) -> Announced:
     from pipeline.watch.announced import Announced
 
     try:
-        return Announced(output / ANNOUNCED)
-    except (ValueError, OSError) as error:
+        return Announced(place)
+    except ValueError as error:
         raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
+
+
+def _kinds(text: str) -> frozenset[str]:
+    from pipeline.jobs.audit.findings import KINDS
+
+    return kinds_of(text, KINDS)
 
 
 def _receivers(url_file: Path | None, command: str) -> Alerts:
@@ -306,22 +411,6 @@ def _receivers(url_file: Path | None, command: str) -> Alerts:
         return receivers(url_file, command)
     except AlertFailed as failed:
         raise Failure(ExitCode.USAGE, str(failed), "wrong_usage") from failed
-
-
-def _kinds_of(text: str) -> frozenset[str]:
-    """Return the kinds that count; `any` and `none` as in `qmd pipeline run audit`."""
-    from pipeline.jobs.audit.findings import KINDS
-
-    if text == "any":
-        return frozenset(KINDS)
-    chosen = frozenset() if text == "none" else frozenset(part.strip() for part in text.split(","))
-    unknown = sorted(chosen - KINDS.keys())
-    if unknown:
-        raise click.BadParameter(
-            f"{unknown[0]!r} is no kind of finding; there are {', '.join(KINDS)}",
-            param_hint="--fail-on",
-        )
-    return chosen
 
 
 def _counts(findings: list[dict[str, Any]], kinds: frozenset[str]) -> dict[str, int]:

@@ -23,6 +23,7 @@ from pyarrow import parquet
 
 from pipeline.jobs.archived_rows import Rows, rows_of
 from pipeline.results.places import Place
+from pipeline.stores import store_at
 
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
@@ -43,10 +44,7 @@ class Archive:
     """An archive in a folder or store, by path or URL."""
 
     def __init__(self, where: str) -> None:
-        import fsspec
-
-        self._system, root = fsspec.core.url_to_fs(where)
-        self._root = str(root).rstrip("/")
+        self._system, self._root, _ = store_at(where)
         self._where = where.rstrip("/")
 
     def manifests(self) -> dict[str, dict[str, Any]]:
@@ -76,9 +74,7 @@ class Archive:
 
     def unread_bytes(self, lake: str, *, today: datetime.date) -> int:
         """Return the size of all that `compact` will read."""
-        import fsspec
-
-        system, _ = fsspec.core.url_to_fs(lake)
+        system, _, _ = store_at(lake)
         known = self.manifests()
         size = 0
         for day, names in self.plan_days(lake, today=today).items():
@@ -99,10 +95,8 @@ class Archive:
 
         `spark` is a session, or the embedded engine.
         """
-        import fsspec
-
         rows = rows_of(spark)
-        system, _ = fsspec.core.url_to_fs(lake)
+        system, _, _ = store_at(lake)
         known = self.manifests()
         done = []
         days = _days(lake, today)
@@ -195,11 +189,9 @@ class Archive:
 
 def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:
     """Return the journal files of each closed day."""
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(lake)
+    system, root, _ = store_at(lake)
     days: dict[str, list[str]] = {}
-    for name in sorted(system.glob(f"{str(root).rstrip('/')}/journal/day=*/host=*/*.parquet")):
+    for name in sorted(system.glob(f"{root}/journal/day=*/host=*/*.parquet")):
         found = _DAY.search(name)
         if found is not None and found[1] < today.isoformat():
             days.setdefault(found[1], []).append(name)

@@ -19,6 +19,7 @@ from pipeline.engines.duckdb_sql import condition_for_duckdb
 from pipeline.engines.engine import WrongQuery
 from pipeline.engines.local import LocalEngine
 from pipeline.source import schema
+from pipeline.stores import store_at
 
 Frame = Any
 
@@ -200,9 +201,7 @@ def _parquet(opened: Any) -> Any:
 
 
 def _files_in(path: str) -> Iterator[tuple[Any, str]]:
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(path)
+    system, root, _ = store_at(path)
     names = [root] if not system.isdir(root) else sorted(system.glob(f"{root}/*.parquet"))
     for name in names:
         if not posixpath.basename(name).startswith(("_", ".")):

@@ -36,16 +36,11 @@ def write_audit(draft: Draft, result: AuditResult, state: State) -> dict[str, in
     A page that cannot be drawn does not stop an audit.  Return how many findings of each kind there
     are altogether.  Raises OSError and RunSuperseded; then nothing was published.
     """
-    findings = result.findings
     counts = _by_severity(result.counts or {})  # includes findings beyond the listed ones
     result.counts = counts
     result.streams = state.streams = streams = _all_streams(state.streams, result.streams)
     result.messages = int(streams.sent.sum()) if len(streams) else 0
-    rows = [
-        {name: _plain(value) for name, value in row.items()}
-        for row in findings.astype(object).to_dict("records")
-    ]
-    draft.put_table("findings", pa.Table.from_pylist(rows, schema=FINDING_SCHEMA))
+    draft.put_table("findings", findings_table(result))
     draft.put_table("open", pa.Table.from_pandas(result.open, preserve_index=False))
     draft.put_table("streams", pa.Table.from_pandas(streams, preserve_index=False))
     earlier = [
@@ -65,6 +60,15 @@ def write_audit(draft: Draft, result: AuditResult, state: State) -> dict[str, in
     }  # fmt: skip
     draft.commit()
     return counts
+
+
+def findings_table(result: AuditResult) -> Any:
+    """Return the findings of an audit as an Arrow table."""
+    rows = [
+        {name: _plain(value) for name, value in row.items()}
+        for row in result.findings.astype(object).to_dict("records")
+    ]
+    return pa.Table.from_pylist(rows, schema=FINDING_SCHEMA)
 
 
 def _drawn(page: Callable[[], str]) -> str:

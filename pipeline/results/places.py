@@ -16,27 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-
-class PlaceUnknown(Exception):
-    """The address cannot be used: a library is missing, or fsspec does not know it."""
+from pipeline.stores import StoreFailed, store_at
 
 
 class Place:
     """A folder or store; all names are relative to it."""
 
     def __init__(self, where: str | Path) -> None:
-        """Raise PlaceUnknown for an address that cannot be used."""
-        import fsspec
-
+        """Raise StoreUnknown for an address that cannot be used."""
         self.where = str(where)
-        try:
-            self._system, root = fsspec.core.url_to_fs(self.where)
-        except (ImportError, ValueError) as error:
-            raise PlaceUnknown(f"{self.where} cannot be used: {error}") from error
-        self._root = root.rstrip("/")
-        protocols = self._system.protocol
-        protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
-        self.folder = Path(self._root) if {"file", "local"} & set(protocols) else None
+        self._system, self._root, is_local = store_at(self.where)
+        self.folder = Path(self._root) if is_local else None
 
     def address(self, name: str) -> str:
         """Return the complete address of a file."""
@@ -57,8 +47,10 @@ class Place:
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file to read it.  Raises FileNotFoundError."""
-        opened: IO[bytes] = self._system.open(f"{self._root}/{name}", "rb")
-        return opened
+        if self.folder is not None:
+            return (self.folder / name).open("rb")
+        # All of it, because a reader of parts would get the errors of the store's library.
+        return io.BytesIO(self._system.cat_file(f"{self._root}/{name}"))
 
     def read_json(self, name: str) -> dict[str, Any]:
         with self.open(name) as file:
@@ -108,10 +100,9 @@ class Place:
             self._system.pipe_file(f"{self._root}/{name}", text.encode(), mode="create")
         except FileExistsError:
             return False
-        except Exception as error:  # stores report the condition by errors of their own
-            if "PreconditionFailed" in repr(error) or "At least one of the pre-conditions" in str(
-                error
-            ):
+        except StoreFailed as error:  # stores report the condition by errors of their own
+            reported = f"{error.__cause__!r} {error}"
+            if "PreconditionFailed" in reported or "At least one of the pre-conditions" in reported:
                 return False
             raise
         return True

@@ -69,7 +69,7 @@ class Results:
     """All results of one job at one place: a folder, or an address that fsspec knows."""
 
     def __init__(self, where: str | Path) -> None:
-        """Raise PlaceUnknown for an address that cannot be used."""
+        """Raise StoreUnknown for an address that cannot be used."""
         self.place = Place(where)
 
     def numbers(self) -> list[int]:

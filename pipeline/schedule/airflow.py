@@ -31,8 +31,9 @@ except ImportError:  # Airflow 2, and early releases of 3
     from airflow.exceptions import AirflowException, AirflowFailException
     from airflow.models import BaseOperator
 
-JOBS = ("audit", "latency", "dead-letters", "traffic")
-FOUND = 1  # exit code of an audit that has findings
+JOBS = ("audit", "latency", "dead-letters", "traffic", "slo")
+FOUND = 1  # exit code of an audit that has findings, and of slo with a missed objective
+JUDGING = ("audit", "slo")
 ERROR_CHARACTERS = 2000
 
 
@@ -40,7 +41,8 @@ class QmdJobOperator(BaseOperator):
     """Run a job over event logs; its findings fail the task.
 
     `command` is the command of an environment with `qmd-msmq[spark]`; `arguments` are further ones,
-    such as `["--fail-on", "lost,duplicated"]`; `env` is added to the environment of the process.
+    such as `["--fail-on", "lost,duplicated"]`, or `["--objectives", "slo.toml"]` for slo;
+    `env` is added to the environment of the process.
     """
 
     template_fields: Sequence[str] = ("inputs", "results", "arguments", "env")
@@ -72,7 +74,8 @@ class QmdJobOperator(BaseOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         """Run the job; return its result.
 
-        Raises AirflowFailException for findings, and AirflowException if the job failed.
+        Raises AirflowFailException for findings and missed objectives, and AirflowException if the
+        job failed.
         """
         named = [part for each in self.inputs for part in ("--input", each)]
         self._process = subprocess.Popen(  # nosec B603: the words of the task
@@ -89,12 +92,14 @@ class QmdJobOperator(BaseOperator):
         status = self._process.returncode
         for line in err.splitlines():
             self.log.info("%s", line)
-        if status not in (0, FOUND) or (status == FOUND and self.job != "audit"):
+        if status not in (0, FOUND) or (status == FOUND and self.job not in JUDGING):
             raise AirflowException(
                 f"qmd pipeline run {self.job} ended with exit code {status}:"
                 f" {(err or out)[-ERROR_CHARACTERS:].strip()}"
             )
         result: dict[str, Any] = json.loads(out.splitlines()[-1])
+        if status == FOUND and self.job == "slo":
+            raise AirflowFailException(f"an objective is missed; see {result['report']}")
         if status == FOUND:
             found = {kind: count for kind, count in result["findings"].items() if count}
             listed = ", ".join(f"{count} {kind}" for kind, count in found.items())

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.stores import store_at
+
 PART = ".part"
 
 
@@ -26,13 +28,8 @@ class Target:
     """A target folder or store, by path or URL."""
 
     def __init__(self, where: str) -> None:
-        import fsspec
-
-        self._system, self._root = fsspec.core.url_to_fs(where)
-        self._root = self._root.rstrip("/")
-        protocols = self._system.protocol
-        protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
-        self._is_local = "file" in protocols or "local" in protocols
+        """Raise StoreUnknown for an address that cannot be used."""
+        self._system, self._root, self._is_local = store_at(where)
 
     def __str__(self) -> str:
         return str(self._root)

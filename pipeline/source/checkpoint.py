@@ -23,6 +23,7 @@ from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
 from pipeline.source.offsets import ends_of
 from pipeline.source.options import Endpoint
+from pipeline.stores import StoreFailed, StoreUnknown, store_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,12 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
 
     Returns (-1, []) if no batch is.  Raises SourceError for a folder that is no checkpoint.
     """
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(checkpoint)
-    if not system.isdir(f"{root}/offsets"):
+    try:
+        system, root, _ = store_at(checkpoint)
+        is_checkpoint = system.isdir(f"{root}/offsets")
+    except (StoreUnknown, StoreFailed) as error:
+        raise SourceError(f"qmd: the checkpoint cannot be read: {error}") from error
+    if not is_checkpoint:
         raise SourceError(
             f"qmd: {checkpoint} is not a checkpoint of a streaming query: it has no folder offsets;"
             ' name the folder of .option("checkpointLocation", ...)',

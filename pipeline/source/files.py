@@ -23,6 +23,7 @@ from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.events import event_batch, event_rows
 from pipeline.source.options import Options
 from pipeline.source.output import output_of
+from pipeline.stores import StoreFailed, StoreUnknown, store_at
 from qmd.client.archive import BrokenLine, read_line
 
 LINES_A_BATCH = 5_000
@@ -156,15 +157,16 @@ def kind_of(options: Options) -> str:
 
 def files_of(path: str) -> list[str]:
     """Return the files of a path, a folder or a pattern, sorted.  Raises SourceError."""
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(path)
-    if any(sign in root for sign in "*?["):
-        found = [one for one in system.glob(root) if not system.isdir(one)]
-    elif system.isdir(root):
-        found = list(system.find(root))
-    else:
-        found = [root] if system.exists(root) else []
+    try:
+        system, root, _ = store_at(path)
+        if any(sign in root for sign in "*?["):
+            found = [one for one in system.glob(root) if not system.isdir(one)]
+        elif system.isdir(root):
+            found = list(system.find(root))
+        else:
+            found = [root] if system.exists(root) else []
+    except (StoreUnknown, StoreFailed) as error:
+        raise option_error("path", f"cannot be read: {error}") from error
     shown = sorted(one for one in found if not one.rpartition("/")[2].startswith((".", "_")))
     if not shown:
         raise option_error("path", f"is {path!r}, and no file matches it")

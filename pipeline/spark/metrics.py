@@ -44,6 +44,12 @@ _METRICS = {
     "qmd_stream_progress_timestamp_seconds": ("gauge", "Time of the last report of progress."),
 }
 
+_OF_QUEUES = {
+    "qmd_stream_backlog_messages": "backlog",
+    "qmd_stream_lag_messages": "lag",
+    "qmd_stream_oldest_message_age_seconds": "age_s",
+}
+
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -89,12 +95,18 @@ class StreamMetrics(StreamingQueryListener):
             self._values["qmd_stream_rows_per_second", query] = progress.processedRowsPerSecond
             self._add("qmd_stream_rows_total", query, rows)
             self._add("qmd_stream_batches_total", query, float(rows > 0))
-            for source in progress.sources:
-                for labels, each in _queues_of(source.latestOffset):
-                    where = (*query, *labels)
-                    self._values["qmd_stream_backlog_messages", where] = each["backlog"]
-                    self._values["qmd_stream_lag_messages", where] = each["lag"]
-                    self._values["qmd_stream_oldest_message_age_seconds", where] = each["age_s"]
+            queues = {
+                (name, (*query, *labels)): each[key]
+                for source in progress.sources
+                for labels, each in _queues_of(source.latestOffset)
+                for name, key in _OF_QUEUES.items()
+            }
+            if queues:  # queues that are gone have no backlog any more
+                self._values = {
+                    of: value
+                    for of, value in self._values.items()
+                    if of[0] not in _OF_QUEUES or of[1][:1] != query
+                } | queues
 
     def text(self) -> str:
         """Return all figures in the text format of Prometheus."""
@@ -105,7 +117,9 @@ class StreamMetrics(StreamingQueryListener):
             mine = [(labels, value) for (of, labels), value in values.items() if of == name]
             if mine:
                 lines += [f"# HELP {name} {help_}", f"# TYPE {name} {type_}"]
-                lines += [f"{name}{{{_shown(labels)}}} {value:g}" for labels, value in sorted(mine)]
+                lines += [
+                    f"{name}{{{_shown(labels)}}} {_number(value)}" for labels, value in sorted(mine)
+                ]
         return "".join(f"{line}\n" for line in lines)
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -195,6 +209,11 @@ def _queues_of(latest: str | None) -> Iterator[tuple[Labels, Mapping[str, Any]]]
                 ),
                 each,
             )
+
+
+def _number(value: float) -> str:
+    """Return a number without a loss of digits: a time has more than the six of `g`."""
+    return repr(value).removesuffix(".0")
 
 
 def _shown(labels: Labels) -> str:

@@ -8,14 +8,14 @@ only when several runs in a row have them.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS
+from pipeline.results.places import Place
 
+NAME = "announced.json"
 #: Runs in a row after which a finding about a host is news.
 PATIENT_RUNS = 3
 VERSION = 1
@@ -35,19 +35,24 @@ class News:
 
 
 class Announced:
-    """The announced findings of one folder of results, in a file beside them."""
+    """The announced findings of one place of results, in a file beside them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, place: Place) -> None:
         """Raise ValueError if the file is not one of this class."""
-        self._path = path
+        self._place = place
         self._known: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, int] = {}  # of findings that are not announced yet
+        noted: Any = None
         try:
-            noted = json.loads(path.read_text())
+            noted = place.read_json(NAME)
         except FileNotFoundError:
             return
+        except ValueError:
+            pass
         if not isinstance(noted, dict) or noted.get("version") != VERSION:
-            raise ValueError(f"{path} is not a list of announced findings; remove it")
+            raise ValueError(
+                f"{place.address(NAME)} is not a list of announced findings; remove it"
+            )
         self._known, self._runs = noted["known"], noted["runs"]
 
     def news(
@@ -67,6 +72,11 @@ class Announced:
         new.sort(key=lambda one: (order.index(one["kind"]), one.get("at_ms") or 0))
         return News(new, withdrawn)
 
+    @property
+    def has_pending(self) -> bool:
+        """Return whether findings wait for further runs that have them."""
+        return bool(self._runs)
+
     def take(self, news: News) -> None:
         """Note that the news were announced."""
         for one in news.new:
@@ -76,15 +86,9 @@ class Announced:
             self._known.pop(key_of(one), None)
 
     def save(self) -> None:
-        """Write the file; on return it is durable."""
-        part = self._path.with_name(f".{self._path.name}.part")
-        part.unlink(missing_ok=True)
-        text = json.dumps({"version": VERSION, "known": self._known, "runs": self._runs})
-        with part.open("x") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        """Write the file; on return it is durable.  Raises OSError."""
+        noted = {"version": VERSION, "known": self._known, "runs": self._runs}
+        self._place.write_text(NAME, json.dumps(noted))
 
 
 def key_of(one: Finding) -> str:

@@ -30,12 +30,22 @@ class LiveLog:
     address: str
     token_file: Path | None = None
     ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
 
-    def copy(self, folder: Path) -> int:
-        """Copy the new events to `folder`; return their number.  Raises SourceFailed."""
+    def copy(self, folder: Path, *, new_epoch: bool = False) -> int:
+        """Copy the new events to `folder`; return their number.  Raises SourceFailed.
+
+        `new_epoch`: also those of a log that is not the copied one, beside it.
+        """
         named: dict[str, Any] = {"reconnect_s": 0.0}
         if self.address.startswith("tls://"):
-            named |= {"token_file": self.token_file, "ca_file": self.ca_file}
+            named |= {
+                "token_file": self.token_file,
+                "ca_file": self.ca_file,
+                "client_certificate": self.certificate_file,
+                "client_key": self.key_file,
+            }
         try:
             notes = Notes(folder / NOTES, self.address)
             with notes.locked(), blocking.connect(self.address, **named) as qm:
@@ -44,6 +54,7 @@ class LiveLog:
                     Target(str(folder)),
                     notes,
                     is_primary=False,
+                    new_epoch=new_epoch,
                     inventory_age_s=INVENTORY_AGE_S,
                 )
                 ship.events()

@@ -49,5 +49,6 @@ def test_findings_fail_the_task_without_a_retry(tmp_path):
 def test_a_failed_job_may_be_retried(tmp_path):
     with pytest.raises(operators.AirflowException, match="exit code 3"):
         operator(tmp_path).execute({})
+    assert operator(tmp_path, job="slo", arguments=["--objectives", "slo.toml"]).job == "slo"
     with pytest.raises(ValueError, match="no job"):
         operator(tmp_path, job="audits")

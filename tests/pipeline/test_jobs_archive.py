@@ -144,6 +144,10 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     red = (*asked, "--where", "label = 'red'")
     assert job(daemon, *red, "--dry-run")["messages"] == 15
     assert not report.exists()
+    report.write_text("a file")
+    unwritable = CliRunner().invoke(main, ["--config", str(daemon.config), "pipeline", "run", *red])
+    assert (unwritable.exit_code, qm.peek("red", 0, 100)) == (1, [])
+    report.unlink()
     assert job(daemon, *red)["sent"] == 15
     assert job(daemon, *red)["sent"] == 0
     assert len(qm.peek("red", 0, 100)) == 15

@@ -161,6 +161,36 @@ def test_an_address_that_nothing_knows_is_refused(logs: Path) -> None:
     assert not Path("nowhere:").exists()
 
 
+@pytest.mark.parametrize(("asked", "out"), [("", "out"), ("logs", "")])
+def test_an_empty_address_is_not_the_working_directory(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = CliRunner().invoke(main, ["pipeline", "run", "audit", "--input", asked, "--output", out])
+
+    assert (done.exit_code, "is empty" in done.stderr) == (2, True)
+    assert not (tmp_path / "_commits").exists()
+
+
+def test_a_store_that_fails_is_one_sentence_with_its_address(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoCredentials(Exception):
+        """As those of the libraries of stores: no OSError."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise NoCredentials("Unable to locate\n credentials")
+
+    store = f"memory://results-{secrets.token_hex(8)}"
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "ls", fail)
+    done = audit(logs, store)
+
+    assert done.exit_code == 70
+    assert f"{store}: Unable to locate credentials" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_page_that_cannot_be_drawn_does_not_stop_an_audit(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -236,6 +237,8 @@ def test_progress_and_prometheus_show_backlog_and_lag(spark, place, tmp_path):
         f'endpoint="{place.socket}"'
     )
     assert f"qmd_stream_lag_messages{{{labels}}} 0" in text
+    stamp = r'^qmd_stream_progress_timestamp_seconds\{query="watched-query"\} (\d{10})'
+    assert re.search(stamp, text, re.MULTILINE), "a time has more than six digits"
     assert "# TYPE qmd_stream_backlog_messages gauge" in (tmp_path / "qmd.prom").read_text()
 
 

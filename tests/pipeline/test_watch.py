@@ -18,10 +18,19 @@ import pytest
 
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
 
+import pyarrow as pa
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from pipeline.commands.watch import Watching
 from pipeline.generator import Fleet, generate, parse_faults
+from pipeline.results.places import Place
+from pipeline.ship.inventory import SCHEMA
 from pipeline.watch.alerts import AlertFailed, Alerts, receivers
 from pipeline.watch.announced import Announced
-from tests.pipeline.live import Place
+from qmd.cli import main
+from tests.pipeline.foreign_fleet import MIDNIGHT
+from tests.pipeline.live import Place as Live
 from tests.process.harness import Hosts
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -148,7 +157,7 @@ def test_cron_announces_the_findings_of_an_audit_and_its_failures(fleet, tmp_pat
 
 def test_live_queue_managers_are_watched_until_the_end_is_requested(tmp_path):
     hosts = Hosts()
-    place = Place(hosts.daemon())
+    place = Live(hosts.daemon())
     output = tmp_path / "watch"
     with place.qm:
         queue = place.queue("watched", transactional=True)
@@ -190,14 +199,14 @@ def test_live_queue_managers_are_watched_until_the_end_is_requested(tmp_path):
 def test_findings_about_logs_are_news_only_when_they_stay(tmp_path):
     late = {"kind": "late_log", "host": "hosta"}
     lost = {"kind": "lost", "host": "hostb", "message_id": "x\\1"}
-    known = Announced(tmp_path / "announced.json")
+    known = Announced(Place(tmp_path))
 
     def news(*findings: dict[str, Any]) -> tuple[list[str], list[str]]:
         nonlocal known
         found = known.news(findings, {"late_log", "lost"}, patient_runs=3)
         known.take(found)
         known.save()
-        known = Announced(tmp_path / "announced.json")
+        known = Announced(Place(tmp_path))
         return [one["kind"] for one in found.new], [one["kind"] for one in found.withdrawn]
 
     assert news(late, lost) == (["lost"], [])
@@ -209,7 +218,7 @@ def test_findings_about_logs_are_news_only_when_they_stay(tmp_path):
     assert news(late) == ([], ["lost"])
     (tmp_path / "announced.json").write_text("[]")
     with pytest.raises(ValueError, match="remove it"):
-        Announced(tmp_path / "announced.json")
+        Announced(Place(tmp_path))
 
 
 def test_the_address_of_a_webhook_is_checked(tmp_path, monkeypatch):
@@ -250,3 +259,95 @@ def test_no_shell_runs_the_command_of_alerts(tmp_path: Path) -> None:
     for wrong in ("no-such-program-at-all x", "tee 'open"):
         with pytest.raises(AlertFailed):
             receivers(None, wrong)
+
+
+GUID = "0a000000-0000-0000-0000-000000000001"
+
+
+def write_log(lake: Path, kinds: str) -> None:
+    """Write the log of a host that has sent messages to a queue of its own, one for each kind."""
+    about = {"schema": 1, "host": "alpha", "queue_manager": GUID, "index": 0, "peer": "",
+             "queue": "private$\\orders", "delivery": "recoverable", "class": "", "bytes": 100,
+             "lookup_id": None, "sequence_id": None, "sequence_number": None}  # fmt: skip
+    lines = [
+        about | {"block": block, "at_ms": MIDNIGHT + block, "kind": kind,
+                 "message_id": f"{GUID}\\{block}"}
+        for block, kind in enumerate(kinds.split(), 1)
+    ]  # fmt: skip
+    lake.mkdir(exist_ok=True)
+    (lake / "log.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_inventory(lake: Path, *, at_ms: int) -> None:
+    """Write an inventory of that host, which names no message, after its two events."""
+    folder = lake / "inventory" / "day=2026-01-01" / "host=alpha"
+    folder.mkdir(parents=True, exist_ok=True)
+    row = {"host": "alpha", "queue_manager": GUID, "epoch": 1, "block": 2,
+           "at_ms": MIDNIGHT + 2, "taken_at_ms": MIDNIGHT + at_ms}  # fmt: skip
+    name = folder / f"{GUID}-{2:016}-{2:016}.parquet"
+    parquet.write_table(pa.Table.from_pylist([row], schema=SCHEMA), name)
+
+
+def watching(lake: Path, output: Path, alerts: Alerts) -> Watching:
+    return Watching([], (str(lake),), Place(output), frozenset({"vanished", "clock"}), alerts)
+
+
+def test_an_inventory_alone_lets_a_watch_find_a_message_that_vanished(tmp_path, webhook):
+    lake = tmp_path / "lake"
+    write_log(lake, "sent sent")
+    watch = watching(lake, tmp_path / "out", Alerts(webhook.url))
+    watch.round()
+    assert watch.counts == {}
+
+    write_inventory(lake, at_ms=10)
+    webhook.answers = [404]
+    for _ in range(3):  # of which the first one cannot announce it
+        watch.round()
+
+    assert watch.counts == {"vanished": 2}
+    assert [len(alert["new"]) for alert in webhook.alerts] == [2]
+    commits = len(list((tmp_path / "out" / "_commits").iterdir()))
+    write_inventory(lake, at_ms=20)
+    watch.round()
+    assert len(list((tmp_path / "out" / "_commits").iterdir())) == commits, "nothing has changed"
+
+
+def test_a_watch_survives_a_full_disk_and_a_store_that_does_not_answer(tmp_path, capsys):
+    lake = tmp_path / "lake"
+    write_log(lake, "sent")
+    watch = watching(lake, tmp_path / "out", Alerts())
+    watch.metrics = tmp_path / "missing" / "qmd.prom"
+    watch.round()
+    (tmp_path / "blocked").write_text("")
+    watch.place = Place(tmp_path / "blocked" / "out")
+    watch.round()
+    watch.place = Place(tmp_path / "out")
+    watch.round()
+
+    said = capsys.readouterr().err.splitlines()
+    assert ["not done" in line for line in said] == [True, True, False]
+    assert "blocked" in said[1]
+    assert said[2].endswith("well again: audit")
+
+
+def pipeline(*words: object) -> Any:
+    return CliRunner().invoke(main, ["pipeline", *map(str, words)])
+
+
+def test_alerts_read_results_at_any_address_and_take_signals(fleet, tmp_path):
+    store = "memory://alerts"
+    assert pipeline("run", "audit", "--input", fleet, "--output", store).exit_code == 1
+
+    first, again = (pipeline("alert", "--output", store, "--status", 1) for _ in range(2))
+    killed = pipeline("alert", "--output", store, "--status", "KILL")
+    lost = pipeline("alert", "--output", "memory://alerts", "--status", "1", "--fail-on", "")
+    copied = pipeline("watch", "--from", "/nowhere.sock", "--output", store)
+
+    assert (first.exit_code, again.exit_code) == (1, 1)
+    assert "found: lost" in first.output
+    assert again.output == "no news\n"
+    assert (killed.exit_code, killed.output) == (137, "the audit failed with exit code 137\n")
+    assert (lost.exit_code, copied.exit_code) == (2, 2)
+    assert "it names no finding" in lost.output
+    assert "--from copies logs to a folder of this host" in copied.output
+    assert not Path("memory:").exists()

