@@ -6,6 +6,7 @@
     bytes    that these calls wrote
     pages    bytes of the pages that they changed in the page cache, which the disk has to write
     calls    calls of functions on the daemon's event loop, counted by cProfile in runs of their own
+             that make all small commits there (counted.py)
 
 Each request waits for the answer to the one before it, so that the number of commits does not
 depend on the speed of the machine.  `--check` compares the counts with `benchmarks/costs.json`, and
@@ -133,7 +134,7 @@ async def count_calls(folder: Path) -> dict[str, float]:
     totals, counts = [], [1]
     for number in range(len(SCENARIOS) + 1):
         profile = folder / f"calls{number}"
-        python = ("-m", "cProfile", "-o", str(profile))
+        python = ("-m", "cProfile", "-o", str(profile), "-m", "benchmarks.counted")
         daemon = await _start(folder / f"run{number}", python)
         async with pair.stopped_at_end(daemon):
             async with daemon.client() as client:
@@ -156,7 +157,10 @@ async def count_transfer_calls(folder: Path) -> dict[str, float]:
     for number in range(2):
         profiles = [folder / f"transfer{number}{host}" for host in "ab"]
         a, b = [
-            await _start(folder / f"pair{number}{host}", ("-m", "cProfile", "-o", str(profile)))
+            await _start(
+                folder / f"pair{number}{host}",
+                ("-m", "cProfile", "-o", str(profile), "-m", "benchmarks.counted"),
+            )
             for host, profile in zip("ab", profiles, strict=True)
         ]
         async with pair.stopped_at_end(a, b):

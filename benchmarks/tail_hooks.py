@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from storage.engine import connection, writer
+from storage.engine import commit, connection, writer_calls
 from storage.tables import events
 from storage.vault import VaultConnection
 
@@ -58,7 +58,8 @@ class Noted:
     """A piece of work for the connection's thread, which notes each of its steps."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any]) -> None:
-        name = getattr(getattr(work, "func", work), "__name__", "")
+        inner = getattr(work, "keywords", {}).get("work", work)
+        name = getattr(getattr(inner, "func", inner), "__name__", "")
         self._span: dict[str, Any] = {"name": name.strip("_"), "queued": _now()}
         self._work = work
 
@@ -75,12 +76,13 @@ class Noted:
         _spans.append(self._span)
 
 
-def submit(where: Any, work: Callable[[sqlite3.Connection], Any]) -> Any:
-    """Submit as `storage.engine.connection.submit`, and note each step."""
+def at_once(where: Any, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    """Work as `storage.engine.connection.at_once`, and note each step."""
     noted_work = Noted(work)
-    future = connection.submit(where, noted_work)
-    future.add_done_callback(lambda _: noted_work.heard())
-    return future
+    try:
+        return connection.at_once(where, noted_work)
+    finally:
+        noted_work.heard()
 
 
 def submit_then(
@@ -101,7 +103,7 @@ def submit_then(
 
 def install() -> None:
     """Replace the functions that are noted."""
-    execute, make_room, insert = VaultConnection.execute, writer._make_room, events.insert
+    execute, make_room, insert = VaultConnection.execute, commit._make_room, events.insert
 
     def timed_execute(db: sqlite3.Connection, sql: str, *values: Any) -> Any:
         if sql == "COMMIT":
@@ -116,10 +118,10 @@ def install() -> None:
             _spans.append({"name": name, "begun": _local.began, "ended": _now()})
 
     VaultConnection.execute = timed_execute  # type: ignore[assignment, method-assign]
-    writer._make_room = lambda *values: noted("vacuum", make_room, *values)
+    commit._make_room = lambda *values: noted("vacuum", make_room, *values)
     events.insert = lambda *values: noted("history", insert, *values)
-    writer.submit = submit  # type: ignore[assignment]
-    writer.submit_then = submit_then  # type: ignore[assignment]
+    writer_calls.at_once = at_once
+    writer_calls.submit_then = submit_then
     gc.callbacks.append(collected)
 
 

@@ -25,6 +25,7 @@ from qmd.peers.listener import listen
 from qmd.peers.ping import PingAnswers, bind_datagrams
 from qmd.runtime.environment import Listening
 from qmd.runtime.systemd import ServiceManager
+from qmd.runtime.watchdog import Watchdog
 from qmd.tls.errors import TlsFilesError
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ class Servers:
             )
         ]
         if self._service.watchdog_s is not None:
-            self.tasks.append(
-                loop.create_task(_feed_watchdog(self._service, self._service.watchdog_s))
-            )
+            holds = manager.services.storage.holds_the_loop
+            watchdog = Watchdog(self._service, self._service.watchdog_s, holds)
+            self.tasks.append(loop.create_task(watchdog.run()))
 
     async def stop(self) -> None:
         """Close the sockets that are open, in any state, and cancel the tasks."""
@@ -228,12 +229,6 @@ async def _open_control(control: ControlServer, settings: Settings) -> None:
             " [control]",
             code="control_socket_failed",
         ) from error
-
-
-async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
-    while True:
-        service.notify("WATCHDOG=1")
-        await asyncio.sleep(period_s / 3)
 
 
 def _answer_pings(manager: QueueManager, settings: Settings) -> PingAnswers:

@@ -17,6 +17,7 @@ import aiosqlite
 
 from storage.engine import connection, key_file, missing, recovery, schema
 from storage.engine.batch import Batch
+from storage.engine.commit import VACUUM_PAGES
 from storage.engine.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.engine.disk import Disk, Lock
 from storage.engine.figures import WriterFigures
@@ -26,7 +27,7 @@ from storage.engine.missing import DATABASE
 from storage.engine.recovery import Recovery
 from storage.engine.reserve import Reserve, give_up
 from storage.engine.schema import Identity
-from storage.engine.writer import VACUUM_PAGES, Writer
+from storage.engine.writer import Writer
 from storage.errors import CannotStart, NetworkDisk, RecoveryFailed, StorageError
 from storage.options import StorageOptions
 from storage.reader import Reader
@@ -61,6 +62,8 @@ class Storage:
         self._writer = writer
         #: Calls a function after the notifications of a small commit, or in the next turn.
         self.soon = writer.soon
+        #: Returns whether the event loop waits for a commit; any thread may call it.
+        self.holds_the_loop = writer.holds_the_loop
         self._reading = reading
         self._reserve = reserve
         self._lock = lock

@@ -179,6 +179,7 @@ class Batch:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._units.append(Unit(unit, future, can_wait=can_wait))
+        self.load.has_calls = True
         self.load.count(1)
         return future
 
@@ -199,6 +200,7 @@ class Batch:
     ) -> None:
         """Call `read` on the database right after this commit, before any other write."""
         self._reads.append(Read(read, callback))
+        self.load.has_calls = True
         self.load.count(0)
 
     # Methods for the writer.

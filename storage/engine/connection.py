@@ -98,9 +98,10 @@ def submit_then(
 
 
 def at_once(connection: aiosqlite.Connection, work: Work[T]) -> T:
-    """Run `work` on the thread of the caller, beside the work on the connection's thread.
+    """Run `work` on the thread of the caller.
 
-    The connection must be one that only reads.  SQLite lets its statements wait for each other.
+    A connection that only reads may have work on its thread meanwhile: SQLite lets the statements
+    wait for each other.  The one that writes must have none.
     """
     return work(connection._conn)
 

@@ -12,7 +12,7 @@ P = TypeVar("P")
 class Load:
     """The number of rows, deletions and units of a batch, and the bytes of its packets."""
 
-    __slots__ = ("_on_act", "bytes", "is_empty", "rows", "waits")
+    __slots__ = ("_on_act", "bytes", "has_calls", "is_empty", "rows", "waits")
 
     def __init__(self, on_act: Callable[[], bool]) -> None:
         """Create an empty load.
@@ -22,6 +22,7 @@ class Load:
         self.rows = 0
         self.bytes = 0
         self.is_empty = True
+        self.has_calls = False  # units or reads, whose time is not known
         self.waits = True  # no change so far requires an immediate commit
         self._on_act = on_act
 

@@ -5,6 +5,10 @@
 While one batch is synced the next one collects changes, so batches grow with the load, and no
 caller waits for a timer.  Only this module declares a batch durable, after COMMIT has returned.
 
+A few rows are committed at once, on the event loop's thread, if nothing else is being written and
+the disk has been quick: that takes less than half of the processor time of a commit on the
+connection's thread (writer_calls.py).  All other commits leave the loop free.
+
 Changes without new packets, such as removals, that come during a commit with packets or just after
 it wait a moment for the next packets: the application that was just answered often sends its next
 message then, which would have to wait for the sync of the removals alone.  They wait only if that
@@ -33,19 +37,16 @@ import aiosqlite
 
 from storage.engine import checkpoint
 from storage.engine.batch import Batch
-from storage.engine.connection import submit, submit_then
+from storage.engine.commit import NotNow, commit, pragma, vacuum, write
 from storage.engine.disk import LogFile
 from storage.engine.figures import WriterFigures
-from storage.engine.hindrance import can_wait, cause, explain, is_full, is_short_of_memory
+from storage.engine.hindrance import can_wait, cause, explain
 from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
+from storage.engine.writer_calls import WriterCalls
 from storage.errors import StorageError
 from storage.options import StorageOptions
 
-#: Pages that a commit on a full disk frees at once: 1 MiB, or 2 in pages of 8 KiB; some 10 ms.
-VACUUM_PAGES = 256
-#: The same after messages were rejected for lack of space: 32 or 64 MiB, some 0.3 s.
-VACUUM_PAGES_MAX = 8192
 #: A batch that lacks space or memory is retried after this time.
 RETRY_S = 1.0
 #: Changes that are not urgent are committed after this time, unless another commit comes first.
@@ -57,10 +58,9 @@ ORDINARY_BYTES = 64 * 1024
 NEW_PART = 0.1
 #: Rows of the commit for a message alone, and of what leaves with it.
 FEW_ROWS = 8
-
-
-class _NotNow(Exception):
-    """A batch was undone for lack of space or memory; the cause says which."""
+#: Few rows are committed at once while an ordinary commit takes less than this: no longer than one
+#: turn of the event loop may take (qmd/runtime/fair_scheduler.py).
+AT_ONCE_S = 0.002
 
 
 class Writer:
@@ -74,7 +74,7 @@ class Writer:
         page_bytes: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connection = connection
+        self._calls = WriterCalls(connection, self._loop)
         self._reserve = reserve
         self._log = log
         self._marker = marker
@@ -97,6 +97,7 @@ class Writer:
         self._joins: asyncio.TimerHandle | None = None  # while the open batch waits for packets
         self._joins_until = 0.0  # loop time, after a commit with packets
         self._packets_follow = False  # a wait for packets was useful the last time, or had been
+        self._is_just_after = False  # a commit of removals at once: packets that come now follow
         self._patience_s = options.full_disk_patience_s
         self._patience_of_others_s = options.full_disk_patience_of_others_s
         self._retry: asyncio.TimerHandle | None = None
@@ -105,6 +106,7 @@ class Writer:
         #: Time from the begin of a commit to its callbacks, for commits with few bytes, in seconds.
         self.ordinary_commit_s = 0.0
         self._began_at = 0.0  # loop time
+        self._holds_the_loop = False
         self._checkpoint_began_at = 0.0
         self.figures = WriterFigures(log)
         #: Why the current batch waits for space or memory, as a sentence; "" if it does not wait.
@@ -133,6 +135,10 @@ class Writer:
         other = committing.load
         return load.rows + other.rows >= rows or load.bytes + other.bytes >= size
 
+    def holds_the_loop(self) -> bool:
+        """Return whether the event loop waits for a commit; any thread may ask."""
+        return self._holds_the_loop
+
     async def vacuum(self, pages_max: int) -> int:
         """Return free pages to the file system; return the number of free pages left.
 
@@ -143,7 +149,7 @@ class Writer:
         if self._failure is not None:
             raise self._failure
         try:
-            return await submit(self._connection, partial(vacuum, pages_max=pages_max))
+            return await self._calls.call(partial(vacuum, pages_max=pages_max))
         except (sqlite3.Error, MemoryError) as error:
             if can_wait(error):
                 # retried later: no data is lost, and the reserve allows receives to continue
@@ -152,7 +158,7 @@ class Writer:
 
     async def foreign_commits(self) -> int:
         """Return a number that changes when another program has written to the database."""
-        return await submit(self._connection, partial(_pragma, name="data_version"))
+        return await self._calls.call(partial(pragma, name="data_version"))
 
     async def close(self) -> None:
         """Wait until all changes are durable or have failed; then accept no more.
@@ -192,6 +198,8 @@ class Writer:
             self._joins.cancel()
             self._joins = None
         if self._committing is None and not self._is_due:
+            if self._is_just_after and self.batch.load.bytes:
+                self._packets_follow = True
             if self._join_next_packets():
                 return False
             self._is_due = True
@@ -219,7 +227,7 @@ class Writer:
         self._packets_follow, self._joins_until = False, 0.0
         self._commit()
 
-    def _commit(self) -> None:
+    def _commit(self, *, may_be_at_once: bool = True) -> None:
         self._is_due, self._joins = False, None
         batch, self.batch = self.batch, self._new_batch()
         if self._failure is not None:
@@ -227,12 +235,47 @@ class Writer:
             self._idle.set()
             return
         self._committing = batch
-        self._submit(batch)
+        if not (may_be_at_once and self._is_for_now(batch) and self._write_at_once(batch)):
+            self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:
         self._began_at = self._loop.time()
-        work = partial(self._write, batch=batch)
-        submit_then(self._connection, work, self._loop, self._committed)
+        self._calls.begin(partial(self._write, batch=batch), self._committed)
+
+    def _is_for_now(self, batch: Batch) -> bool:
+        """Return whether a batch may be committed on the event loop's thread."""
+        return (
+            batch.load.rows <= FEW_ROWS
+            and batch.load.bytes < ORDINARY_BYTES
+            and not batch.load.has_calls
+            and self.ordinary_commit_s < AT_ONCE_S
+            and self._calls.is_idle
+            and not self._reserve.is_short()
+        )
+
+    def _write_at_once(self, batch: Batch) -> bool:
+        """Commit on the event loop's thread; return False if the connection's thread has to.
+
+        That can wait for space, memory, and locks of other programs.
+        """
+        self._began_at = self._loop.time()
+        try:
+            self._holds_the_loop = True
+            self._calls.at_once(partial(write, batch=batch, marker=self._marker))
+        except Exception as error:
+            if isinstance(error, (sqlite3.Error, MemoryError)) and can_wait(error):
+                return False  # the batch was undone
+            self._committed(None, error)
+            return True
+        finally:
+            self._holds_the_loop = False
+        try:
+            is_long = self._is_long(self._marker.committed())
+        except Exception as error:
+            self._committed(None, error)
+        else:
+            self._committed(is_long, None, was_at_once=True)
+        return True
 
     def _may_wait(self, batch: Batch) -> bool:
         """Return whether a batch that was undone is to be retried."""
@@ -252,7 +295,10 @@ class Writer:
         """Commit, on the connection's thread; return whether the log is too long now."""
         if self._checkpoint_failure is not None:
             raise self._checkpoint_failure
-        frames = _commit(db, batch, self._reserve, self._marker)
+        return self._is_long(commit(db, batch, self._reserve, self._marker))
+
+    def _is_long(self, frames: int) -> bool:
+        """Return whether the log is too long; `frames` are in it, 0: unknown.  Raises OSError."""
         if frames:
             return frames > self._log_pages_max
         return checkpoint.is_longer(self._log, self._log_pages_max)
@@ -273,11 +319,13 @@ class Writer:
                 raise failed from error
             raise
 
-    def _committed(self, is_long: bool | None, error: BaseException | None) -> None:
+    def _committed(
+        self, is_long: bool | None, error: BaseException | None, *, was_at_once: bool = False
+    ) -> None:
         """Go on after a commit, or its failure; `is_long`: the log is too long."""
         batch = self._committing
         assert batch is not None
-        if isinstance(error, _NotNow):
+        if isinstance(error, NotNow):
             error = error.__cause__
             if self._failure is None and self._may_wait(batch):
                 self.obstacle = _words(error)
@@ -293,7 +341,7 @@ class Writer:
         elif self._failure is None and is_long:
             self._is_checkpointing = True
             self._checkpoint_began_at = self._loop.time()
-            submit_then(self._connection, self._checkpoint, self._loop, self._checkpointed)
+            self._calls.begin(self._checkpoint, self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
         if batch.load.bytes:
@@ -301,12 +349,20 @@ class Writer:
         elif self._began_at < self._joins_until:
             self._joins_until = 0.0
             self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
+            if was_at_once:
+                # Those that came meanwhile are read in the next turn of the loop.
+                self._is_just_after = True
+                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after)
         # The next batch is written to disk while the callers of this one are notified.
         if not (self.batch.load.is_empty or self.batch.load.waits or self._join_next_packets()):
-            self._commit()
+            # Not at once: its callers must not be notified before those of this one.
+            self._commit(may_be_at_once=False)
         if self._failure is None:
             self._report(batch)
         self._rest()
+
+    def _is_no_longer_just_after(self) -> None:
+        self._is_just_after = False
 
     def _checkpointed(self, _: None, error: BaseException | None) -> None:
         self._is_checkpointing = False
@@ -364,94 +420,3 @@ def _words(error: BaseException | None) -> str:
     if isinstance(error, MemoryError):
         return "no memory is left"
     return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
-
-
-def _commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker) -> int:
-    """Commit, on the connection's thread; return the number of frames in the log, 0 if unknown.
-
-    Raises _NotNow, or any other error that kept the batch from becoming durable.
-    """
-    try:
-        _write(db, batch, marker)
-    except (sqlite3.Error, MemoryError) as error:
-        if not is_full(error):
-            if is_short_of_memory(error):
-                raise _NotNow from error
-            raise
-        try:
-            _write_without_room(db, batch, reserve, marker, error)
-        except sqlite3.Error as again:
-            if is_full(again):
-                raise _NotNow from again
-            raise
-    frames = marker.committed()
-    if reserve.is_short():
-        _make_room(db, reserve, marker)
-        reserve.take()
-    batch.read(db)
-    return frames
-
-
-def _write_without_room(
-    db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marker, error: Exception
-) -> None:
-    """Retry with the space of the reserve; then retry without the units that can wait."""
-    if reserve.give_up():
-        _make_room(db, reserve, marker)  # checkpoint the commits in the log first
-        if reserve.leaves_room_after(batch.load.bytes):
-            try:
-                _write(db, batch, marker)  # once more, from the beginning
-                return
-            except sqlite3.Error as again:
-                if not is_full(again):
-                    raise
-                error = again
-    elif reserve.leaves_room_after(batch.load.bytes):
-        _make_room(db, reserve, marker)  # other programs may have freed some space
-    if not batch.leave_out():
-        raise error
-    _write(db, batch, marker)
-
-
-def _write(db: sqlite3.Connection, batch: Batch, marker: Marker) -> None:
-    try:
-        batch.write(db, marker.begin)
-    except BaseException:
-        # On a full disk SQLite has often done so itself.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _make_room(db: sqlite3.Connection, reserve: Reserve, marker: Marker) -> None:
-    """Checkpoint the log and return free pages to the file system, as far as the disk allows."""
-    if reserve.held and _pragma(db, "freelist_count") == 0:
-        return
-    if not reserve.lets_grow(_pragma(db, "page_count") * _pragma(db, "page_size")):
-        return  # a partial checkpoint would use the space that deletions need
-    pages = VACUUM_PAGES_MAX if reserve.was_refused else VACUUM_PAGES
-    marker.checkpoint_begins()
-    try:
-        _empty_log(db)
-        vacuum(db, pages)
-        _empty_log(db)
-    except (sqlite3.Error, MemoryError) as error:
-        if not can_wait(error):
-            raise
-    reserve.look_again()
-
-
-def vacuum(db: sqlite3.Connection, pages_max: int) -> int:
-    """Return free pages at the end of the file to the file system; return how many are left."""
-    # executescript, because execute would step only once and free a single page.
-    db.executescript(f"PRAGMA incremental_vacuum({pages_max})")
-    return _pragma(db, "freelist_count")
-
-
-def _empty_log(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _pragma(db: sqlite3.Connection, name: str) -> int:
-    (value,) = db.execute(f"PRAGMA {name}").fetchone()
-    return int(value)

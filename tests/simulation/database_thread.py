@@ -1,14 +1,19 @@
-"""The database calls of a simulated daemon: aiosqlite without its thread."""
+"""The database calls of a simulated daemon: aiosqlite without its thread.
+
+A commit at once, on the daemon's loop, takes no time; those of its thread do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import aiosqlite
 
+from storage.vault import VaultConnection
 from tests.simulation.loop import Handle, ProcessLoop
 
 if TYPE_CHECKING:
@@ -42,8 +47,6 @@ class DatabaseCalls:
 
     def _do(self, rest_s: float) -> None:
         future, function = self._calls.popleft()
-        if self._writes and self._connection._connection is not None:
-            self._host.world.on_commit(self._host, self._connection._connection)
         result: Any = None
         error: Exception | None = None
         try:
@@ -74,6 +77,17 @@ class DatabaseCalls:
         scheduler = self._loop.scheduler
         handle = Handle(callback, arguments, self._loop, None)
         scheduler.wake(scheduler.now + delay_s, self._loop, handle)
+
+
+class WatchedConnection(VaultConnection):
+    """A connection of which the world sees each commit before it begins, on either thread."""
+
+    host: Host
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "BEGIN IMMEDIATE":
+            self.host.world.on_commit(self.host, self)
+        return super().execute(sql, *values)
 
 
 class NoThread:

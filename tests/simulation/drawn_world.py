@@ -55,6 +55,12 @@ LIMITS_OF_LISTS = {
     "qmd.runtime.fair_scheduler.DISK_WAITS_MAX": (1, 4),
 }
 
+# In some worlds small commits are made at once, on the event loop: all, or while the disk is quick;
+# in the others never, so that all of them take time, in which much may happen.
+AT_ONCE_PROBABILITY = 0.4
+AT_ONCE_LIMIT = "storage.engine.writer.AT_ONCE_S"
+AT_ONCE_S = (0.002, 1000)
+
 # In some worlds writers delay some of their messages, and cancel some of these.
 DELAYS_PROBABILITY = 0.4
 LIMITS_OF_DELAYS = {
@@ -151,6 +157,9 @@ class DrawnWorld:
         if self.has_lists and self.lists_random.random() < 0.5:
             for limit, values in LIMITS_OF_LISTS.items():
                 self.limits[limit] = self.lists_random.choice(values)
+        commits_random = random.Random(f"commits {seed}")
+        may_be_at_once = commits_random.random() < AT_ONCE_PROBABILITY
+        self.limits[AT_ONCE_LIMIT] = commits_random.choice(AT_ONCE_S) if may_be_at_once else 0
         delays_random = random.Random(f"delays {seed}")
         self.has_delays = delays_random.random() < DELAYS_PROBABILITY
         if self.has_delays:
@@ -198,7 +207,7 @@ class DrawnWorld:
         """Draw one choice from a source of its own, so that no other choice depends on it."""
         return random.Random(source).random() < probability
 
-    def _draw_limits(self, probability: float) -> dict[str, int]:
+    def _draw_limits(self, probability: float) -> dict[str, float]:
         """Draw low limits of the code under test; `probability`: of each."""
         limits = {
             limit: self.random.choice(values)

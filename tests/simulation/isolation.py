@@ -69,7 +69,7 @@ def one_source(source: Random) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def limits_set(limits: dict[str, int]) -> Iterator[None]:
+def limits_set(limits: dict[str, float]) -> Iterator[None]:
     """Set limits of the code under test that worlds would not reach: `{"module.NAME": value}`."""
     before = []
     for path, value in limits.items():

@@ -594,7 +594,7 @@ MUTANTS = (
     ),
     Mutant(
         "a failed batch is not rolled back before its retry",
-        "storage/engine/writer.py",
+        "storage/engine/commit.py",
         'if db.in_transaction:\n            db.execute("ROLLBACK")',
         "pass",
         "tests/unit/storage/test_writer.py",
@@ -652,8 +652,8 @@ MUTANTS = (
     ),
     Mutant(
         "the batch is not retried on a full disk",
-        "storage/engine/writer.py",
-        "_write(db, batch, marker)  # once more, from the beginning",
+        "storage/engine/commit.py",
+        "write(db, batch, marker)  # once more, from the beginning",
         "pass",
     ),
     Mutant(

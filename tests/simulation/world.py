@@ -19,9 +19,8 @@ from qmd.assembly.components import Assembly
 from qmd.daemon import serve
 from qmd.runtime.systemd import ServiceManager
 from storage.errors import StorageError
-from storage.vault import VaultConnection
 from tests.simulation import vfs
-from tests.simulation.database_thread import DatabaseCalls, NoThread
+from tests.simulation.database_thread import DatabaseCalls, NoThread, WatchedConnection
 from tests.simulation.disk import PowerLoss, SimulatedDisk
 from tests.simulation.host_environment import (
     PORT,
@@ -382,7 +381,8 @@ class Host:
         """
         daemon = self.daemon
         assert daemon is not None
-        connection = aiosqlite.connect(vfs.uri(path), uri=True, factory=VaultConnection)
+        factory = type("OfHost", (WatchedConnection,), {"host": self})
+        connection = aiosqlite.connect(vfs.uri(path), uri=True, factory=factory)
         self._databases.append(connection)
         # The storage opens the connection that writes first, then the one that reads.
         writes = len(self._databases) == 1

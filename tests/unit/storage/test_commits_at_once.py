@@ -1,0 +1,227 @@
+"""Commits at once, on the thread of the event loop: which they are, and what they must not do."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+
+from storage import Storage, StorageError
+from storage.engine import writer
+from storage.vault import VaultConnection
+from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
+
+LOOP, THREAD = "loop", "thread"
+
+
+class Watched(VaultConnection):
+    """A connection that notes on which thread it commits."""
+
+    commits: list[str]
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            is_loop = threading.current_thread() is threading.main_thread()
+            self.commits.append(LOOP if is_loop else THREAD)
+        return super().execute(sql, *values)
+
+
+@asynccontextmanager
+async def watched(folder: Path) -> AsyncIterator[tuple[Storage, list[str]]]:
+    """Open the storage; the list gets the thread of each commit from now on."""
+    commits: list[str] = []
+    factory = type("Noted", (Watched,), {"commits": commits})
+
+    def connect(path: str) -> aiosqlite.Connection:
+        return aiosqlite.connect(path, factory=factory, check_same_thread=False)
+
+    async with opened(folder, connect=connect) as storage:
+        commits.clear()
+        yield storage, commits
+
+
+def commit_of(storage: Storage) -> asyncio.Future[None]:
+    """Return a future that completes when the open batch is durable."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    storage.batch.when_durable(lambda: done.set_result(None))
+    return done
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have the database locked by another program."""
+    other = other_connection(folder)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+@pytest.fixture(autouse=True)
+def any_disk_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "AT_ONCE_S", 1000.0)
+
+
+def test_a_few_rows_are_committed_on_the_loop(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            insert(storage, 1)
+            await durable(storage)
+            storage.batch.delete_messages([key(1)])
+            await durable(storage)
+
+            assert commits == [LOOP, LOOP]
+            assert await stored(storage) == []
+
+    asyncio.run(scenario())
+
+
+def test_many_rows_and_units_leave_the_loop_free(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            insert(storage, *range(writer.FEW_ROWS + 1))
+            await durable(storage)
+            await storage.batch.run(lambda db: db.execute("DELETE FROM message"))
+
+            assert commits == [THREAD, THREAD]
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_disk_does_not_hold_the_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "AT_ONCE_S", 0.0)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            insert(storage, 1)
+            await durable(storage)
+
+            assert commits == [THREAD]
+
+    asyncio.run(scenario())
+
+
+def test_a_lock_of_another_program_does_not_hold_the_loop(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            insert(storage, 1)
+            await durable(storage)
+            with locked(folder):
+                insert(storage, 2)
+                is_stored = commit_of(storage)
+                for _ in range(5):
+                    assert await stored(storage) == [key(1)]  # the loop runs
+                assert not is_stored.done()
+            await is_stored
+            insert(storage, 3)
+            await durable(storage)
+
+            assert commits == [LOOP, THREAD, LOOP]
+            assert await stored(storage) == [key(1), key(2), key(3)]
+
+    asyncio.run(scenario())
+
+
+def test_callers_are_notified_in_order_by_commits_on_both_threads(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            told: list[int] = []
+
+            def store(arrival: int) -> None:
+                insert(storage, arrival)
+                storage.batch.when_durable(lambda: told.append(arrival))
+
+            with locked(folder):
+                store(1)
+                await stored(storage)  # the commit of the first is on the thread
+                store(2)
+            while len(told) < 2:
+                await stored(storage)
+
+            assert told == [1, 2]
+            assert commits == [THREAD, THREAD]
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_commit_on_the_loop_is_never_acknowledged(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, _):
+            told: list[str] = []
+            insert(storage, 1)
+            await durable(storage)
+            insert(storage, 1)  # it is stored already
+            storage.batch.when_durable(lambda: told.append("durable"))
+            with pytest.raises(StorageError, match="a commit failed: UNIQUE"):
+                await storage.failed
+            await asyncio.sleep(0)
+
+            assert told == []
+            with locked(folder):  # no transaction was left open
+                assert await stored(storage) == [key(1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_is_waited_for_on_the_thread(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY_S", 0.0)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            database = storage._writer._calls._connection._conn
+            (pages,) = database.execute("PRAGMA page_count").fetchone()
+            database.execute(f"PRAGMA max_page_count = {pages}")
+            storage.batch.insert_message(key(1), bytes(60_000), arrived_at_ms=1)
+            is_stored = commit_of(storage)
+            while not storage.obstacle:
+                await stored(storage)
+            database.execute("PRAGMA max_page_count = 1000000")
+            await is_stored
+
+            assert commits == [THREAD]
+            assert await stored(storage) == [key(1)]
+
+    asyncio.run(scenario())
+
+
+async def next_removal_waits(storage: Storage, *, packets_come_meanwhile: bool) -> bool:
+    """Return whether a removal waits for packets, after an earlier one."""
+    insert(storage, 1, 2)
+    await commit_of(storage)
+    storage.batch.delete_messages([key(1)])
+    loop = asyncio.get_running_loop()
+    if packets_come_meanwhile:
+        # They are read in the turn after the commit, which holds the loop.
+        storage.batch.when_durable(lambda: loop.call_soon(insert, storage, 3))
+    await commit_of(storage)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    insert(storage, 4)
+    await commit_of(storage)
+    storage.batch.delete_messages([key(2)])
+    batch = storage.batch
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return storage.batch is batch
+
+
+@pytest.mark.parametrize("packets_come_meanwhile", [True, False])
+def test_a_removal_waits_for_packets_if_some_came_during_the_last_one(
+    packets_come_meanwhile: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOIN_S", 20.0)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            waits = await next_removal_waits(storage, packets_come_meanwhile=packets_come_meanwhile)
+            assert waits is packets_come_meanwhile
+            assert set(commits) == {LOOP}
+
+    asyncio.run(scenario())
