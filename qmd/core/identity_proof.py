@@ -44,18 +44,24 @@ _ACCEPTOR, _INITIATOR = b"qmd 1 session: acceptor\0", b"qmd 1 session: initiator
 class Prover(NamedTuple):
     """The key of this queue manager, for one handshake.
 
-    `public` is the key, 32 bytes; `sign(message)` returns 64 bytes; `verify(public, signature,
-    message)` checks a signature of the other end. `nonce` has 32 random bytes that no other
-    handshake has. An initiator has dialled `address`; for an acceptor `is_own(address)` says
-    whether an address is one of its own.
+    `find_public()` returns the key, 32 bytes: finding it takes long the first time, and an acceptor
+    may never need it. `sign(message)` returns 64 bytes; `verify(public, signature, message)` checks
+    a signature of the other end. `nonce` has 32 random bytes that no other handshake has. An
+    initiator has dialled `address`; for an acceptor `is_own(address)` says whether an address is
+    one of its own.
     """
 
-    public: bytes
+    find_public: Callable[[], bytes]
     sign: Callable[[bytes], bytes]
     verify: Callable[[bytes, bytes, bytes], bool]
     nonce: bytes
     address: bytes = bytes(ADDRESS_BYTES)
     is_own: Callable[[bytes], bool] = lambda _: False
+
+    @property
+    def public(self) -> bytes:
+        """The key, 32 bytes."""
+        return self.find_public()
 
 
 class Exchange(NamedTuple):

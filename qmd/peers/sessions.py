@@ -227,9 +227,10 @@ class Peers:
     def _prover(self, connection: PeerConnection) -> Prover:
         """Return the means to prove our key over a connection, and to check that of the peer."""
         dialled = connection.dialled_address
+        key = self._services.key
         return Prover(
-            self._services.key.public,
-            self._services.key.sign,
+            lambda: key.public,
+            key.sign,
             verify,
             self._services.environment.urandom(NONCE_BYTES),
             NO_ADDRESS if dialled is None else packed_address(connection.host, dialled[1]),

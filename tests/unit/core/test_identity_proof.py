@@ -34,6 +34,7 @@ class End:
     has_key: bool = True
     hindrance: str | None = None
     judged: list[tuple[bytes, Instance | None, bytes | None]] = field(default_factory=list)
+    found_key: int = 0  # how often it has looked for its own key
 
     def __post_init__(self) -> None:
         key = KEYS[self.holder or self.guid]
@@ -45,7 +46,7 @@ class End:
             instance=Instance(3, self.guid),
             judge=self._judge,
             prover=Prover(
-                key.public,
+                self._find_public,
                 key.sign,
                 verify,
                 self.nonce or self.guid * 2,
@@ -55,6 +56,10 @@ class End:
             if self.has_key
             else None,
         )
+
+    def _find_public(self) -> bytes:
+        self.found_key += 1
+        return KEYS[self.holder or self.guid].public
 
     def _judge(self, guid: bytes, met: Instance | None, key: bytes | None) -> str | None:
         self.judged.append((guid, met, key))
@@ -101,6 +106,13 @@ def meet(a: End, b: End, change: Callable[[int, bytes], bytes] = lambda _, data:
     for step in (1, 3):
         data = change(step, b.take(data))
         data = change(step + 1, a.take(data))
+
+
+def test_an_acceptor_finds_its_key_only_to_answer_a_challenge() -> None:
+    a, b = alice(), bob()
+    a.begin()
+
+    assert (a.found_key, b.found_key) == (1, 0)
 
 
 def with_byte(data: bytes, at: int) -> bytes:
