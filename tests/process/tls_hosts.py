@@ -62,11 +62,15 @@ def sessions(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def problem(daemon: Daemon, contains: str, timeout_s: float = END_S) -> str:
-    """Wait until `qmd outgoing show` of the only outgoing queue has a text; return its text."""
+    """Wait until `qmd outgoing show` of the only outgoing queue has a text; return its text.
+
+    The messages of that queue have to wait meanwhile.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         (row,) = daemon.json("outgoing", "list")
         text = str(row)
+        assert row["messages"], f"they were delivered: {text}"
         if contains in text:
             return text
         assert time.monotonic() < deadline, text

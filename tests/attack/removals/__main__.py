@@ -41,17 +41,21 @@ COPIES = ROOT / "build" / "unprotected"
 RECORD = COPIES / "record.tsv"
 FIELDS = ("number", "attack", "file", "test", "intact", "removed", "reason", "seconds", "key")
 NOT_COPIED = {".git", ".venv", "build"}
+REASON_CHARACTERS = 300  # of a failure in the record
 WAIT_S_MAX = 20  # of a test for an event that the removal may prevent
 SECONDS_MAX = 600
 PYTEST = (
-    *("-q", "-rA", "-p", "no:cacheprovider", "-p", "pytest_timeout"),
-    f"--timeout={8 * WAIT_S_MAX}",
+    *("-q", "-rA", "-p", "no:cacheprovider", "-p", "pytest_timeout", "-p", "xdist.plugin"),
+    *(f"--timeout={8 * WAIT_S_MAX}", "-o", "timeout_func_only=true"),
 )
 JOBS = int(os.environ.get("JOBS", "1"))
 #: How a test fails that looked at the effect: by an assertion, by the rules or the end of a
 #: connection of `tests.process`, by `pytest.raises`, or by a wait of its own that ends; and by too
 #: deep a recursion, which limits of depth prevent.
-PROOFS = ("AssertionError", "Violation", "Closed", "Failed", "TimeoutError", "RecursionError")
+PROOFS = (
+    *("AssertionError", "Violation", "Failed", "TimeoutError"),
+    *("Closed", "EOFError", "RecursionError"),
+)
 #: Errors of a removal that is badly written, in the test or in the log of a process.
 MISTAKES = re.compile(
     r"\b(?:Name|Attribute|Import|ModuleNotFound|UnboundLocal|Syntax|Indentation)Error: .*"
@@ -175,9 +179,9 @@ def _judge(code: int, output: str) -> tuple[str, str]:
     # `tests/unit/test_this.py:12: AssertionError` ends a traceback.
     ends = re.findall(r"^(\S+\.py:\d+): (\w+)$", output, re.MULTILINE)
     place, kind = ends[-1] if ends else ("?", "?")
-    reason = f"{place}: {kind}: {failures[0] if failures else '?'}"
+    reason = f"{place}: {kind}: {failures[0][:REASON_CHARACTERS] if failures else '?'}"
     if found := MISTAKES.search(output):
-        return "another reason", f"{reason}; {found[0]}"
+        return "another reason", f"{reason}; {found[0][:REASON_CHARACTERS]}"
     is_limit = kind == "Failed" and "Timeout (>" in output
     return ("failed" if kind in PROOFS and not is_limit else "another reason"), reason
 

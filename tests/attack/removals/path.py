@@ -11,6 +11,17 @@ _STRICT = (
     "            or dialled.address in self._needed\n"
 )
 
+_TLS_NEEDED = Change(
+    "qmd/peers/tls_peers.py",
+    "        if rule.wanted is Wanted.REQUIRED and not connection.is_encrypted:",
+    "        if False:",
+)
+_MET_OVER_TLS = Change(
+    "qmd/peers/tls_peers.py",
+    "elif self._is_pinned(guid) or guid_text(guid) in self._met:",
+    "elif False:",
+)
+
 REMOVALS = (
     Removal(
         "cuts, delays, repeats and reordering",
@@ -26,6 +37,7 @@ REMOVALS = (
         _STRICT,
         "            row is not None\n",
         f"{_HOSTS}test_a_host_without_tls_gets_nothing_where_tls_is_required",
+        (_TLS_NEEDED,),
     ),
     Removal(
         "a program reads or changes messages on the path",
@@ -47,6 +59,7 @@ REMOVALS = (
         "            or row is not None\n            or dialled.address in self._needed\n",
         "",
         f"{_TLS}test_no_downgrade_after_a_session_over_tls",
+        (_MET_OVER_TLS,),
     ),
     Removal(
         "TLS is cut, and only the port without TLS let through",
