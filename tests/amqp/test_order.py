@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from tests.amqp.door import gated_door_of
+from tests.amqp import frames
+from tests.amqp.door import AmqpDoor, door_of, gated_door_of
 from tests.amqp.test_settlement import connect, gate_passed, pass_through_door
 from tests.patience import END_S
 from tests.process.harness import Hosts
@@ -76,3 +77,34 @@ def _settled(deliveries: list[object], order: list[int]) -> int:
         if each.settled and at not in order:  # type: ignore[attr-defined]
             order.append(at)
     return len(order)
+
+
+def test_messages_whose_frames_alternate_on_two_links_arrive_once(hosts: Hosts) -> None:
+    bodies = [b"%d" % number * 100 for number in range(6)]
+    encoded = [bytes(Message(body=each, inferred=True).encode()) for each in bodies]
+    with door_of(hosts, "one", "two") as door, frames.RawClient(door.port) as client:
+        client.write(frames.opening())
+        for handle, queue in enumerate(("one", "two")):
+            client.write(frames.attach(queue, handle, frames.SENDER, queue))
+            client.read_until(frames.FLOW)
+        halves = [
+            frames.transfer(number % 2, number, part, more=more)
+            for first in (0, 2)
+            for more, half in ((True, slice(50)), (False, slice(50, None)))
+            for number in (first, first + 1)
+            for part in (encoded[number][half],)
+        ]
+        complete = [frames.transfer(number % 2, number, encoded[number]) for number in (4, 5)]
+        client.write(*halves, *complete)  # the door reads them together
+        client.write(frames.encoded(frames.CLOSE))
+        client.read_until(frames.CLOSE)
+        for start, queue in enumerate(("one", "two")):
+            assert received(door, queue) == bodies[start::2]
+
+
+def received(door: AmqpDoor, queue: str) -> list[bytes]:
+    connection = connect(door)
+    receiver = connection.create_receiver(queue)
+    messages = [receiver.receive(END_S) for _ in range(door.daemon.count(queue))]
+    connection.close()
+    return [bytes(each.body or b"") for each in messages]

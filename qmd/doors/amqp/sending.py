@@ -81,17 +81,19 @@ class Producer(ServedLink):
         """Process bytes of a delivery, or its end."""
         if self._is_refused:
             return
-        if lib.pn_delivery_aborted(delivery):
-            self._drop_partial()
-            engine.settle(delivery)
-            self.restore_credit()
-            return
-        if not lib.pn_delivery_readable(delivery) and lib.pn_delivery_updated(delivery):
+        if not lib.pn_delivery_readable(delivery):
+            # It was processed completely: with frames of other links between its own, it has
+            # several events in one read.  Another delivery of the link is the current one by now.
             if delivery in self._accepted and lib.pn_delivery_settled(delivery):
                 self._accepted.discard(delivery)
                 engine.settle(delivery)
                 self._under_way -= 1
                 self.restore_credit()
+            return
+        if lib.pn_delivery_aborted(delivery):
+            self._drop_partial()
+            engine.settle(delivery)
+            self.restore_credit()
             return
         data = engine.read(self._pointer, delivery)
         limit = self._conversation.limits.message_bytes
