@@ -132,25 +132,42 @@ class Engine:
 # Deliveries, by proton's pointers.
 
 
-def link_of(delivery: Any) -> Any:
-    """Return the pointer of the link of a delivery."""
-    return lib.pn_delivery_link(delivery)
+# Each message calls several of proton's functions: to find one in `lib` costs a third of the call.
+_recv, _send, _tag, _update = (
+    *(lib.pn_link_recv, lib.pn_link_send, lib.pn_delivery_tag),
+    lib.pn_delivery_update,
+)
+_delivery, _buffer, _unpack = lib.pn_delivery, ffi.from_buffer, ffi.unpack
+#: The link of a delivery, by its pointer.
+link_of = lib.pn_delivery_link
+#: Settle a delivery, without a further state.
+settle = lib.pn_delivery_settle
+#: Go on to the next delivery of a link.
+advance = lib.pn_link_advance
+#: States of a delivery: see proton's documentation of the functions.
+is_readable, is_partial = lib.pn_delivery_readable, lib.pn_delivery_partial
+is_aborted, is_settled = lib.pn_delivery_aborted, lib.pn_delivery_settled
+remote_state = lib.pn_delivery_remote_state
 
 
 def read(link: Any, delivery: Any) -> bytes:
-    """Return the bytes of a delivery that have arrived."""
-    size = lib.pn_delivery_pending(delivery)
-    if size <= 0:
+    """Return the bytes that have arrived of a delivery, the current one of its link."""
+    count = _recv(link, _input, INPUT_BYTES)
+    if count <= 0:
         return b""
-    buffer = _input if size <= INPUT_BYTES else ffi.new("char[]", size)
-    count = lib.pn_link_recv(link, buffer, size)
-    return bytes(ffi.unpack(buffer, count)) if count > 0 else b""
+    data: bytes = _unpack(_input, count)
+    if count == INPUT_BYTES and (size := lib.pn_delivery_pending(delivery)) > 0:
+        buffer = ffi.new("char[]", size)
+        count = _recv(link, buffer, size)
+        data += _unpack(buffer, count) if count > 0 else b""
+    return data
 
 
 def tag_of(delivery: Any) -> bytes:
     """Return the tag of a delivery."""
-    tag = lib.pn_delivery_tag(delivery)
-    return bytes(ffi.unpack(tag.start, tag.size)) if tag.size else b""
+    tag = _tag(delivery)
+    tagged: bytes = _unpack(tag.start, tag.size) if tag.size else b""
+    return tagged
 
 
 def has_failed(delivery: Any) -> bool:
@@ -169,13 +186,8 @@ def is_undeliverable(delivery: Any) -> bool:
 
 def accept(delivery: Any) -> None:
     """Settle a delivery as accepted."""
-    lib.pn_delivery_update(delivery, ACCEPTED)
-    lib.pn_delivery_settle(delivery)
-
-
-def settle(delivery: Any) -> None:
-    """Settle a delivery, without a further state."""
-    lib.pn_delivery_settle(delivery)
+    _update(delivery, ACCEPTED)
+    settle(delivery)
 
 
 def update(delivery: Any, state: int, *, data: Any = None, condition: Any = None) -> None:
@@ -196,7 +208,7 @@ def reject(delivery: Any, condition: proton.Condition) -> None:
 
 def send(link: Any, tag: bytes, data: bytes) -> Any:
     """Send a message over a link; return its delivery."""
-    delivery = lib.pn_delivery(link, (len(tag), ffi.from_buffer(tag)))
-    lib.pn_link_send(link, ffi.from_buffer(data), len(data))
-    lib.pn_link_advance(link)
+    delivery = _delivery(link, (len(tag), _buffer(tag)))
+    _send(link, _buffer(data), len(data))
+    advance(link)
     return delivery

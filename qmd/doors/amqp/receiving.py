@@ -208,11 +208,11 @@ class Consumer(ServedLink):
         known = self.unsettled.get(delivery)
         if known is None:
             return
-        state, removals = lib.pn_delivery_remote_state(delivery), self._conversation.removals
+        state, removals = engine.remote_state(delivery), self._conversation.removals
         if state == engine.ACCEPTED:
             removals.remove(self, self.forget(delivery), delivery)
             return
-        settled = bool(lib.pn_delivery_settled(delivery))
+        settled = bool(engine.is_settled(delivery))
         if state == engine.TRANSACTIONAL:
             self._conversation.transactions.retire(self, delivery, known[0], settled=settled)
         elif state == engine.REJECTED:

@@ -80,8 +80,8 @@ class Removals:
         if accepted is None:
             accepted = self._accepted[consumer.queue] = _Accepted()
         accepted.lookup_ids.append(lookup_id)
-        if lib.pn_delivery_settled(delivery):
-            lib.pn_delivery_settle(delivery)
+        if engine.is_settled(delivery):
+            engine.settle(delivery)
         else:
             accepted.open[lookup_id] = Settled(consumer, lookup_id, delivery)
             self.are_awaited = True
@@ -200,7 +200,7 @@ class Removals:
 
 def _open(delivery: Any) -> Any:
     """Return a delivery that is to be settled later, or None if its client has settled it."""
-    if lib.pn_delivery_settled(delivery):
+    if engine.is_settled(delivery):
         engine.settle(delivery)
         return None
     return delivery

@@ -81,16 +81,16 @@ class Producer(ServedLink):
         """Process bytes of a delivery, or its end."""
         if self._is_refused:
             return
-        if not lib.pn_delivery_readable(delivery):
+        if not engine.is_readable(delivery):
             # It was processed completely: with frames of other links between its own, it has
             # several events in one read.  Another delivery of the link is the current one by now.
-            if delivery in self._accepted and lib.pn_delivery_settled(delivery):
+            if delivery in self._accepted and engine.is_settled(delivery):
                 self._accepted.discard(delivery)
                 engine.settle(delivery)
                 self._under_way -= 1
                 self.restore_credit()
             return
-        if lib.pn_delivery_aborted(delivery):
+        if engine.is_aborted(delivery):
             self._drop_partial()
             engine.settle(delivery)
             self.restore_credit()
@@ -100,13 +100,13 @@ class Producer(ServedLink):
         if len(self._partial) + len(data) > limit:
             text = f"a message may have {limit} bytes"
             self.refuse(AmqpFault(TOO_LARGE, text))
-        elif lib.pn_delivery_partial(delivery):
+        elif engine.is_partial(delivery):
             self._begin(data)
         else:
             if self._partial:
                 data = bytes(self._partial) + data
                 self._drop_partial()
-            lib.pn_link_advance(self._pointer)
+            engine.advance(self._pointer)
             self._complete(delivery, data)
 
     def _begin(self, data: bytes) -> None:
@@ -139,7 +139,7 @@ class Producer(ServedLink):
         if self._under_way >= self._window:
             self.refuse(AmqpFault(OVER_CREDIT, f"more than {self._window} messages came at once"))
             return
-        settled = bool(lib.pn_delivery_settled(delivery))
+        settled = bool(engine.is_settled(delivery))
         if self.record.is_resumed and self._is_known(delivery, data, settled=settled):
             return
         self._under_way += 1
@@ -192,7 +192,7 @@ class Producer(ServedLink):
         item.token = found.once
         if self._is_recorded and not settled:
             item.recorded = delivery_of(engine.tag_of(delivery), data, found.bare)
-        state = lib.pn_delivery_remote_state(delivery)
+        state = engine.remote_state(delivery)
         if state == engine.TRANSACTIONAL:
             item.transaction = self._conversation.transactions.of_delivery(delivery)
             if item.message.delivery == frames.EXPRESS:
