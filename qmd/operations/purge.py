@@ -159,13 +159,16 @@ class Purger:
             rows.append((key & LOOKUP_MASK, size))
             total += size
         is_last = len(rows) < piece.limit and len(rows) == len(found)
-        following = None if is_last else rows[-1][0] + 1
-        beyond = LOOKUP_MASK + 1 if following is None else following
+        beyond = LOOKUP_MASK + 1 if is_last else rows[-1][0] + 1
         rows += [
             (lookup_id, len(message.packet))
             for lookup_id, message in queue.express.items()
             if piece.start <= lookup_id < beyond
         ]
+        following = None if is_last else beyond
+        if len(rows) > piece.limit:  # the disk has no part in the number of express messages
+            rows = sorted(rows)[: piece.limit]
+            following = rows[-1][0] + 1
         rows = [row for row in rows if row[0] & ARRIVAL_MAX < until]
         free = [row for row in rows if row[0] not in queue.taken]
         size = sum(size for _, size in free)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from protocol import final_ack_body, is_order_queue, parse_user_message
 from protocol.message_class import MessageClass
+from qmd.client import connect, new_message
 from qmd.client.choice import chosen
 from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, NewMessage, Piece
 from qmd.errors import Refusal
 from qmd.events.header import Kind
-from qmd.queues.local_queue import Reader
+from qmd.operations import purge
+from qmd.queues.local_queue import LocalQueue, Reader
 from storage.tables import events
 from tests.integration.disk import fail_read, held_disk
 from tests.integration.managers import (
@@ -168,6 +171,30 @@ async def test_a_long_queue_is_purged_in_pieces_and_new_messages_stay(
 
     assert purged.messages == 5100
     assert await a.receive("orders") == [b"late"]
+
+
+@hosted
+async def test_many_express_messages_are_purged_in_pieces(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    messages = [new_message("orders", b"%d" % number, delivery="express") for number in range(50)]
+    async with connect(a.socket) as qm:
+        await qm.send_many([*messages, new_message("orders", b"on disk"), *messages])
+    pieces: list[int] = []
+    end = a.dead_letters.end
+
+    def watched(queue: LocalQueue, ended: Sequence[tuple[int, bytes]], *rest: Any) -> None:
+        pieces.append(len(ended))
+        end(queue, ended, *rest, detail="")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(purge, "PIECE_MESSAGES", 20)
+        patch.setattr(a.dead_letters, "end", lambda *all_, detail: watched(*all_))
+        purged = await a.purger.purge(a.queue("orders"))
+
+    assert purged.messages == sum(pieces) == 101
+    assert max(pieces) == 20
+    assert a.queue("orders").messages == a.queue("orders").bytes == 0
 
 
 @hosted
