@@ -19,6 +19,8 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put, put_express
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
     from qmd.naming.destinations import Destinations, Route
@@ -144,3 +146,13 @@ class PacketSender:
             event.numbers.append(message_number(packet))
             event.sizes.append(len(packet))
             event.places.append(place)
+
+    def record_all_sent(
+        self, route: Route, packets: Sequence[bytes], places: Sequence[int]
+    ) -> None:
+        """Record that recoverable packets of this queue manager were sent to one queue."""
+        if self._recorder.enabled:
+            event = sent_to(self._recorder, self._services.id, route, RECOVERABLE)
+            event.numbers += map(message_number, packets)
+            event.sizes += map(len, packets)
+            event.places += places

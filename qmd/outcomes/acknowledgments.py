@@ -43,6 +43,7 @@ from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.answer_limits import AskedFor
 from qmd.queues.outgoing_names import parse_queue_name
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.put import put_outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from qmd.outcomes.answer_ways import AnswerWays
     from qmd.outcomes.post import Post
     from qmd.queues.answer_limits import AnswerLimits
-    from qmd.queues.outgoing_queues import Appended, OutgoingQueues
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -310,27 +311,27 @@ class Acknowledgments:
         cannot lose the final ack of an end.
         """
         sent_time = int(self._services.environment.time())
-        sent: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
+        sent: dict[_WayBack, tuple[list[bytes], list[bytes]]] = {}
         for packet in packets:
             way = self._way_back(packet)
             if way is None:
                 self._no_way_back(packet, message_class)
                 continue
-            key = self._services.ids.next_lookup_id(PRIORITY_MAX)
             ack = way.acks.packet(
                 packet,
                 message_class,
                 message_number=self._services.ids.next_message_number(),
                 sent_time=sent_time,
             )
-            deadline_s = self._services.clock.deadline_s(FINAL_ACK_AGE_S)
-            appended = self._outgoing.append(way.queue, key, ack, batch, deadline_s=deadline_s)
-            self._post.record_sent(way.queue, ack, key)
             originals, acks = sent.setdefault(way, ([], []))
             originals.append(packet)
-            acks.append(appended)
+            acks.append(ack)
+        deadline_s = self._services.clock.deadline_s(FINAL_ACK_AGE_S)
         for way, (originals, acks) in sent.items():
-            batch.when_durable(partial(self._outgoing.appended, way.queue, acks))
+            keys = self._services.ids.next_lookup_ids(PRIORITY_MAX, len(acks))
+            appended = put_outgoing(way.queue, keys, acks, batch, deadline_s)
+            self._post.record_all_sent(way.queue, acks, keys)
+            batch.when_durable(partial(self._outgoing.appended, way.queue, appended))
             self._recorder.record(
                 EventHeader(
                     Kind.FINAL_ACK_SENT,

@@ -27,6 +27,7 @@ from qmd.core.packet_fields import (
 )
 from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole
+from qmd.outcomes.journal_copies import JournalCopies
 from qmd.outcomes.system_queues import SystemQueues
 from qmd.queues.local_queue import LocalQueue, Reader
 from qmd.queues.put import put, put_all
@@ -79,6 +80,7 @@ class DeadLetters:
         self.under_way = 0  # number of ends with a commit under way
         #: Number of dead letters since the start, by their message class.
         self.counts: Counter[int] = Counter()
+        self._journal_copies = JournalCopies(services, recorder)
         refused_letters.connect(self._end_letters)
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
@@ -185,57 +187,6 @@ class DeadLetters:
             EventHeader(Kind.JOURNALED, to_queue=queue.name), [packet], places=[place]
         )
 
-    def _journal_received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
-        """Copy received messages to the journal of their queue, in the batch that removes them.
-
-        A subqueue uses the journal of its queue. Acknowledgments are not journaled
-        ([MS-MQQB] <2>), nor are messages for which the journal or the disk has no room.
-        """
-        journal = queue.payer.own_journal
-        if journal is None:
-            return  # the queue is being deleted
-        wall_ms = int(self._services.environment.time() * 1000)
-        kept: list[bytes] = []
-        places: list[int] = []
-        not_kept: list[bytes] = []
-        for packet in (message.packet for message in messages):
-            if message_class_of(packet) in SYSTEM_CLASSES:
-                continue
-            if journal.has_room(len(packet)) and self._services.storage.room(
-                self._services.loop.time(), len(packet)
-            ):
-                kept.append(packet)
-                places.append(self._keep(journal, packet, None, wall_ms))
-            else:
-                not_kept.append(packet)
-        recorder = self._recorder
-        if kept:
-            recorder.record(
-                EventHeader(Kind.JOURNALED, queue=queue.name, to_queue=journal.name),
-                kept,
-                places=places,
-            )
-        if not_kept:
-            recorder.record(
-                EventHeader(
-                    Kind.JOURNAL_FULL,
-                    queue=queue.name,
-                    to_queue=journal.name,
-                    reason=f"{journal.bytes} of {journal.quota_bytes} bytes are used. "
-                    + more_for(journal),
-                ),
-                not_kept,
-                lazily=True,
-            )
-            self._services.log_limited(
-                "journal_full",
-                journal.name,
-                queue=journal.name,
-                bytes=journal.bytes,
-                quota_bytes=journal.quota_bytes,
-                remedy=more_for(journal),
-            )
-
     def _keep(
         self,
         queue: LocalQueue,
@@ -276,7 +227,7 @@ class DeadLetters:
         if queue.holds_ended:
             return  # its messages have ended before
         if queue.payer.journal:
-            self._journal_received(queue, messages)
+            self._journal_copies.keep(queue, messages)
         packets = [message.packet for message in messages]
         if wanting := [packet for packet in packets if may_want_word(packet)]:
             self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from protocol.names.format_name import FormatName
     from qmd.message.shared_packet import SharedEnd
     from qmd.queues.answer_limits import AskedFor
@@ -30,3 +32,8 @@ class Post(Protocol):
 
     def record_sent(self, route: LocalQueue | OutgoingQueue, packet: bytes, place: int) -> None:
         """Record in the event log that a packet was sent, with its lookup id or key."""
+
+    def record_all_sent(
+        self, route: LocalQueue | OutgoingQueue, packets: Sequence[bytes], places: Sequence[int]
+    ) -> None:
+        """Record that recoverable packets were sent to one queue."""

@@ -1,4 +1,4 @@
-"""Putting messages into local queues: the steps that are the same wherever a message comes from.
+"""Putting messages into queues: the steps that are the same wherever a message comes from.
 
     put          count it, insert its row ──► (commit) ──► LocalQueue.deliver: readers get it
     put_express  count it ──► readers get it at once
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qmd.message.shared_packet import Held, SharedMessage, cut, part_of
+from qmd.message.shared_packet import Held, Packet, SharedMessage, cut, part_of
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from qmd.control_protocol.messages import StoredMessage
     from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.outgoing_queue import OutgoingQueue
     from storage.engine.batch import Batch
 
 
@@ -70,3 +71,25 @@ def put_express(queue: LocalQueue, message: Held) -> None:
     queue.messages += 1
     queue.grow(len(message.packet))
     queue.deliver_express(message)
+
+
+def put_outgoing(
+    queue: OutgoingQueue,
+    keys: Sequence[int],
+    packets: Sequence[bytes],
+    batch: Batch,
+    deadline_s: int | None,
+) -> list[tuple[int, Packet, int | None]]:
+    """Put recoverable messages outside its sequence into an outgoing queue, with one deadline.
+
+    Call `OutgoingQueues.appended` with the result after the commit.
+    """
+    size, base = sum(map(len, packets)), queue.id << LOOKUP_BITS
+    queue.others += len(packets)
+    queue.grow(size)
+    rows = [
+        (base | key, deadline_s, packet, None, False)
+        for key, packet in zip(keys, packets, strict=True)
+    ]
+    batch.outgoing.insert_many(rows, size)
+    return [(key, packet, deadline_s) for key, packet in zip(keys, packets, strict=True)]
