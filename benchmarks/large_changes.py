@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import tempfile
@@ -24,13 +25,17 @@ import uvloop
 
 from benchmarks.stalls import LONG_S, PART, Act
 from qmd.client import new_message
+from qmd.daemon import GC_THRESHOLDS, SWITCH_INTERVAL_S
 from qmd.operations.transaction import SETTLED_MAX
 from tests.integration.managers import Hosts
 from tests.process.control_client import ControlClient
 
 RETRY = [3, None, 600.0]  # attempts, and seconds between them
+DELIVERIES = ("express", "recoverable", "transactional", "automatic")
 NACK_ALL = 0x0F  # positive and negative acknowledgments of arrival and of receipt
 SILENT = "DIRECT=TCP:127.0.0.9\\private$\\away"  # no program listens there
+LOCAL = "DIRECT=OS:.\\private$\\"
+THREE = ("one", "two", "three")
 
 
 class LongestTurn:
@@ -52,19 +57,26 @@ class LongestTurn:
 class Changes:
     """Changes of many messages, by a client on a thread of its own."""
 
-    def __init__(self, socket: Path, there: str, messages: int, turn: LongestTurn) -> None:
-        """`there` is a queue of another queue manager."""
+    def __init__(
+        self, socket: Path, there: str, back: tuple[Path, str], messages: int, turn: LongestTurn
+    ) -> None:
+        """`there` is a queue of another queue manager; `back` is its socket, and the way to here.
+
+        `back` ends with the path of a queue of here that is to be added.
+        """
         self.messages, self.there = messages, there
+        self._back = back
         self._socket, self._turn = socket, turn
         self.client = self._connect()
-        for name in ("plain", "one", "two", "three", "acks", "bound"):
+        for name in ("plain", *THREE, "acks", "bound", "journaled", "from_there"):
             self.client.done("create_queue", f"private$\\{name}")
         self.client.done("create_queue", "private$\\strict", True)
+        self.client.done("set_queue", "private$\\journaled", None, 4 << 30, True)
         for name in ("plain", "strict"):
             self.client.done("set_queue", f"private$\\{name}", *[None] * 6, RETRY)
 
-    def _connect(self) -> ControlClient:
-        client = ControlClient(self._socket)
+    def _connect(self, socket: Path | None = None) -> ControlClient:
+        client = ControlClient(socket or self._socket)
         client.sock.settimeout(LONG_S)
         return client
 
@@ -77,7 +89,7 @@ class Changes:
 
     def send(self, queue: str, *more: Any, part: int = 0, **properties: Any) -> None:
         """Send all messages to a queue in requests of `part` messages, one if 0."""
-        row = msgspec.structs.astuple(new_message(queue, bytes(100), **properties))
+        row = self._row(queue, **properties)
         part = part or self.messages
         for at in range(0, self.messages, part):
             self.client.done("send", [row] * min(part, self.messages - at), *more)
@@ -90,14 +102,18 @@ class Changes:
 
     def _taken(self, name: str, *more: Any, **properties: Any) -> tuple[str, list[int]]:
         queue = self._filled(name, **properties)
+        return queue, self._take_all(queue, *more)
+
+    def _take_all(self, queue: str, *more: Any) -> list[int]:
         taken: list[int] = []
         while len(taken) < self.messages:
             taken += [each[0] for each in self.client.done("take", queue, PART, 0, *more)]
-        return queue, taken
+        return taken
 
     def run(self, only: str) -> None:
         """Prepare, do and measure each change with `only` in its name."""
         acknowledged = {"admin_queue": "private$\\acks", "acknowledge": NACK_ALL}
+        arrived = {"admin_queue": "private$\\acks", "acknowledge": 0x01}
         for name, prepare in (
             ("nothing", lambda: lambda: time.sleep(1)),
             ("express to another host", lambda: self._send(self.there, delivery="express")),
@@ -106,13 +122,31 @@ class Changes:
             ("each with a dead-letter queue", lambda: self._send(SILENT, dead_letter_queue="one")),
             ("copies for three queues", lambda: self._copies(delivery="recoverable")),
             ("express copies for three queues", lambda: self._copies(delivery="express")),
+            ("copies of 1 KB for three queues", lambda: self._copies(body=bytes(1024))),
+            ("copies for three queues, acknowledged", lambda: self._copies(**arrived)),
+            ("copies with a dead-letter queue", lambda: self._copies(dead_letter_queue="one")),
+            ("copies for three queues elsewhere", lambda: self._copies_elsewhere()),
+            ("transactional copies elsewhere", lambda: self._copies_elsewhere("transactional")),
+            ("copies for a thousand queues", self._copies_for_many),
+            ("for a thousand queues in turn", self._in_turn),
+            ("express and recoverable in turn", self._mixed),
+            ("of different lifetimes", self._lifetimes),
+            ("one of them delayed", self._one_delayed),
+            ("delayed", lambda: self._send("private$\\plain", delay_ms=3_600_000)),
+            ("copies that a queue refuses", self._misfits),
+            ("with a report of each", lambda: self._reported()),
             ("rejected", lambda: self._rejected()),
             ("rejected by a commit", self._rejected_by_a_commit),
             ("failed, with a retry policy", self._failed),
             ("given back", self._given_back),
             ("received by a client that leaves", self._left),
             ("received in a transaction that aborts", self._aborted),
+            ("received", lambda: self._removed()),
             ("received, acknowledged", lambda: self._removed(**acknowledged)),
+            ("received, with a journal", lambda: self._removed("journaled")),
+            ("received, journaled at their source", lambda: self._removed(journal=True)),
+            ("received, from another host", lambda: self._removed_from_there()),
+            ("received in a transaction, acknowledged", self._committed),
             ("purged, acknowledged", lambda: self._purged(**acknowledged)),
             ("of a queue that is deleted", lambda: self._deleted(**acknowledged)),
             ("expire, acknowledged", lambda: self._expired(**acknowledged)),
@@ -127,16 +161,95 @@ class Changes:
         return lambda: self.send(queue, **properties)
 
     def _copies(self, **properties: Any) -> Act:
-        several = ",".join(f"DIRECT=OS:.\\private$\\{name}" for name in ("one", "two", "three"))
-        return self._send(several, **properties)
+        for name in THREE:
+            self.client.done("purge_queue", f"private$\\{name}")
+        self.client.done("purge_queue", "private$\\acks")
+        return self._send(",".join(LOCAL + name for name in THREE), **properties)
+
+    def _copies_elsewhere(self, delivery: str = "recoverable") -> Act:
+        several = ",".join(f"{SILENT}{name}" for name in THREE)
+        return self._send(several, delivery=delivery)
+
+    def _many(self) -> list[str]:
+        names = [f"private$\\many{number}" for number in range(1000)]
+        numbers = [self.client.send("create_queue", name) for name in names]
+        for number in numbers:
+            self.client.reply(number)  # an error if it exists already
+        return [f"DIRECT=OS:.\\{name}" for name in names]
+
+    def _copies_for_many(self) -> Act:
+        row = self._row(",".join(self._many()))
+        return lambda: self.client.done("send", [row] * (self.messages // 1000))
+
+    def _in_turn(self) -> Act:
+        rows = [self._row(name) for name in self._many()]
+        return self._send_rows(rows)
+
+    def _mixed(self) -> Act:
+        rows = [self._row("private$\\two", delivery=each) for each in ("express", "recoverable")]
+        return self._send_rows(rows)
+
+    def _lifetimes(self) -> Act:
+        rows = [self._row("private$\\two", time_to_be_received_s=9**9 + n) for n in range(1000)]
+        return self._send_rows(rows)
+
+    def _one_delayed(self) -> Act:
+        row = self._row(",".join(LOCAL + name for name in THREE))
+        delayed = self._row("private$\\plain", delay_ms=3_600_000)
+        rows = [row] * (self.messages - 1)
+        return lambda: self.client.done("send", [delayed, *rows])
+
+    def _misfits(self) -> Act:
+        strict = f"{LOCAL}strict,{LOCAL}plain"
+        return self._send(strict, delivery="transactional")
+
+    def _reported(self) -> Act:
+        return self._send("private$\\two", report_queue="private$\\acks")
+
+    def _row(self, queue: str, **properties: Any) -> tuple[Any, ...]:
+        body = properties.pop("body", bytes(100))
+        return msgspec.structs.astuple(self._changed(new_message(queue, body), properties))
+
+    @staticmethod
+    def _changed(new: Any, properties: dict[str, Any]) -> Any:
+        if isinstance(properties.get("delivery"), str):
+            kind = properties["delivery"]
+            properties = properties | {"delivery": DELIVERIES.index(kind)}
+        return msgspec.structs.replace(new, **properties)
+
+    def _send_rows(self, rows: list[tuple[Any, ...]]) -> Act:
+        """Send all messages in one request, which takes the properties of `rows` in turn."""
+        all_rows = (rows * (self.messages // len(rows) + 1))[: self.messages]
+        return lambda: self.client.done("send", all_rows)
 
     def _rejected(self, **properties: Any) -> Act:
         queue, taken = self._taken("plain", **properties)
         return lambda: self.client.done("reject", queue, taken, "no")
 
-    def _removed(self, **properties: Any) -> Act:
-        queue, taken = self._taken("plain", **properties)
+    def _removed(self, name: str = "plain", **properties: Any) -> Act:
+        queue, taken = self._taken(name, **properties)
         return lambda: self.client.done("remove", queue, taken)
+
+    def _removed_from_there(self) -> Act:
+        socket, here = self._back
+        queue, before = "private$\\from_there", self.client
+        self.client = self._connect(socket)
+        self.send(
+            here + queue,
+            part=PART,
+            admin_queue="private$\\acks",
+            acknowledge=NACK_ALL,
+        )
+        self.client.close()
+        self.client = before
+        taken = self._take_all(queue)
+        return lambda: self.client.done("remove", queue, taken)
+
+    def _committed(self) -> Act:
+        transaction = self._begin()
+        admin = {"admin_queue": "private$\\acks", "acknowledge": NACK_ALL}
+        self._taken("strict", transaction, **admin)
+        return lambda: self.client.done("commit", transaction)
 
     def _begin(self) -> bytes:
         transaction = os.urandom(16)
@@ -223,9 +336,10 @@ async def measure(folder: Path, messages: int, only: str) -> None:
         await other.create("there")
         turn = LongestTurn()
         there = f"DIRECT=TCP:127.0.0.1:{other.port}\\private$\\there"
+        back = other.socket, f"DIRECT=TCP:127.0.0.1:{host.port}\\"
 
         def work() -> None:
-            Changes(host.socket, there, messages, turn).run(only)
+            Changes(host.socket, there, back, messages, turn).run(only)
 
         working = asyncio.get_running_loop().run_in_executor(None, work)
         await turn.watch(working)
@@ -240,6 +354,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="changes with this in their name")
     chosen = parser.parse_args(arguments)
     print(f"{'change':44} {'took':>10} {'longest turn':>11}")
+    gc.set_threshold(*GC_THRESHOLDS)  # as in the daemon
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()
     with (
         tempfile.TemporaryDirectory() as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -13,6 +13,7 @@ from qmd.access.administration import AccessAdministration
 from qmd.access.recreated_queues import RecreatedQueues
 from qmd.assembly.transfer_layer import TransferLayer
 from qmd.bulk.arrival_answers import ArrivalAnswers
+from qmd.bulk.column_writer import ColumnWriter
 from qmd.bulk.consume import Consumer
 from qmd.bulk.directory_answers import DirectoryAnswers
 from qmd.bulk.large_send import LargeSender
@@ -409,18 +410,29 @@ class Assembly(TransferLayer):
         )
 
     def _messages_one_by_one(
-        self, *, in_transaction: bool = False, owner: str = ""
+        self, *, transaction: bytes = b"", owner: str = ""
     ) -> PreparedMessages:
         return PreparedMessages(
             *(self.services, self.send_checks, self.admission, self.message_sender),
             arrivals=self._arrivals(),
-            in_transaction=in_transaction,
+            writer=self._column_writer(),
+            transaction=transaction,
             owner=owner,
         )
 
     def _arrivals(self) -> ArrivalAnswers:
         return ArrivalAnswers(
             self.services, self.destinations, self.recorder, self._publication_writer()
+        )
+
+    def _column_writer(self) -> ColumnWriter:
+        return ColumnWriter(
+            *(self.services, self.outgoing, self.outgoing_release, self.recorder),
+            self.own_dead_letters,
+            self.reports,
+            self.delayed,
+            self.dead_letters,
+            self.acknowledgments,
         )
 
     def _publication_writer(self) -> PublicationWriter:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from protocol import parse_user_message
 from protocol.errors import InvalidName
+from protocol.identifiers import NULL_GUID
 from protocol.message_class import MessageClass
 from protocol.names.format_name import PublicName
+from protocol.patching import with_queue_manager
 from qmd.bulk.message_shapes import MessageShape, NotUniform
 from qmd.bulk.publication_batch import PacketGroup
 from qmd.control_protocol.messages import RECOVERABLE, NewMessage
@@ -37,6 +39,7 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from protocol import UserMessage
     from protocol.names.format_name import FormatName
     from qmd.bulk.publication_batch import PublicationWriter
     from qmd.events.recorder import Recorder
@@ -50,7 +53,8 @@ class _Way:
 
     destination: AckDestination
     name: FormatName
-    route: Route
+    route: Route | None  # None: no queue takes them
+    refusal: str = ""  # why not
     group: PacketGroup | None = None
     originals: list[int] = field(default_factory=list)  # the numbers of the acknowledged messages
 
@@ -80,38 +84,41 @@ class ArrivalAnswers:
     def add(self, packets: Sequence[bytes]) -> None:
         """Make the acknowledgments of packets; as many message numbers must be left.
 
-        Raises NotUniform if they have to be made when their messages are stored.
+        Raises NotUniform if they have to be made when their messages are stored: then none was
+        made for the packet.
         """
-        ids = self._services.ids
         for packet in packets:
             original = parse_user_message(packet)
-            found = administration_queues(original, self._services.id)
-            if not found:
-                continue
-            if len(found) > 1:
-                raise NotUniform
-            way = self._ways.get(found[0]) or self._find(found[0])
-            number = ids.next_message_number()
-            made = build_acknowledgment(
-                original,
-                MessageClass.ACK_REACH_QUEUE,
-                destination=way.destination,
-                own_id=self._services.id,
-                message_number=number,
-                sent_time=self._sent_s,
-            )
-            group = way.group
-            if group is None:
-                example = NewMessage(str(way.name), b"")
-                reach_s, live_s = reach_time_s(made), receive_time_s(made)
-                shape = MessageShape(
-                    example, way.route, RECOVERABLE, Template(made), reach_s, live_s, 0
-                )
-                group = way.group = PacketGroup(shape)
-            group.numbers.append(number)
-            group.packets.append(made)
-            group.sizes.append(len(made))
-            way.originals.append(original.user.message_number)
+            ways = [
+                self._ways.get(each) or self._find(each)
+                for each in administration_queues(original, self._services.id)
+            ]
+            for way in ways:
+                way.originals.append(original.user.message_number)
+                if way.route is not None:
+                    self._make(original, way, way.route)
+
+    def _make(self, original: UserMessage, way: _Way, route: Route) -> None:
+        number = self._services.ids.next_message_number()
+        made = build_acknowledgment(
+            original,
+            MessageClass.ACK_REACH_QUEUE,
+            destination=way.destination,
+            own_id=self._services.id,
+            message_number=number,
+            sent_time=self._sent_s,
+        )
+        if isinstance(way.name, PublicName) and isinstance(route, OutgoingQueue):
+            made = with_queue_manager(made, route.address.queue_manager)
+        group = way.group
+        if group is None:
+            example = NewMessage(str(way.name), b"")
+            reach_s, live_s = reach_time_s(made), receive_time_s(made)
+            shape = MessageShape(example, route, RECOVERABLE, Template(made), reach_s, live_s, 0)
+            group = way.group = PacketGroup(shape)
+        group.numbers.append(number)
+        group.packets.append(made)
+        group.sizes.append(len(made))
 
     def _find(self, destination: AckDestination) -> _Way:
         """Return the way to an administration queue.  Raises NotUniform."""
@@ -119,42 +126,59 @@ class ArrivalAnswers:
             name = administration_name(destination)
         except InvalidName as error:
             raise NotUniform from error
-        way = self._ways[destination] = _Way(destination, name, self._route(name))
+        route, refusal = self._route(name)
+        way = self._ways[destination] = _Way(destination, name, route, refusal)
         return way
 
-    def _route(self, name: FormatName) -> Route:
-        """Return the queue that takes acknowledgments.  Raises NotUniform if there is none."""
+    def _route(self, name: FormatName) -> tuple[Route | None, str]:
+        """Return the queue that takes acknowledgments, or None and why there is none.
+
+        Raises NotUniform.
+        """
+        names = self._destinations
         try:
-            route = self._destinations.route_name(name, for_acknowledgments=True)
-        except (Refusal, MustAsk) as refusal:
-            raise NotUniform from refusal
+            route = names.route_name(name, for_acknowledgments=True)
+        except MustAsk as ask:
+            raise NotUniform from ask
+        except Refusal as refusal:
+            return None, refusal.text
         if isinstance(route, OutgoingQueue):
-            if isinstance(name, PublicName):
-                raise NotUniform  # the packet needs the GUID of its queue manager
+            if not isinstance(name, PublicName):
+                return route, ""
+            target = names.known_target(name)
+            if route.address.queue_manager == NULL_GUID or target is None or target.transactional:
+                raise NotUniform
         elif route.transactional or route.is_read_only:
             raise NotUniform
-        return route
+        return route, ""
 
     def is_as_before(self) -> bool:
         """Return whether all of them still go the way that was found for them."""
         try:
-            return all(self._route(way.name) is way.route for way in self._ways.values())
+            return all(self._route(way.name)[0] is way.route for way in self._ways.values())
         except NotUniform:
             return False
 
     def write(self) -> None:
         """Add them to the open batch, in the turn of the loop in which it gets their messages."""
         groups = [way.group for way in self._ways.values() if way.group is not None]
-        if not groups:
-            return
-        self._writer.write(groups, sum(len(each.packets) for each in groups))
+        if groups:
+            self._writer.write(groups, sum(len(each.packets) for each in groups))
+        for way in self._ways.values():
+            if way.route is None:
+                self._services.log_limited(
+                    *("acknowledgment_not_sent", str(way.name)),
+                    queue=str(way.name),
+                    reason=way.refusal,
+                )
         if not self._recorder.enabled:
             return
         for way in self._ways.values():
             header = EventHeader(
-                Kind.ACKNOWLEDGED,
+                Kind.ACKNOWLEDGED if way.route is not None else Kind.UNACKNOWLEDGED,
                 message_class=MessageClass.ACK_REACH_QUEUE,
                 to_queue=str(way.name),
+                reason=way.refusal,
             )
             event = self._recorder.group(header, self._services.id, lists=NO_LISTS)
             event.numbers += way.originals

@@ -1,31 +1,38 @@
 """Messages of a request that is not uniform: checked and composed in parts, sent in one turn.
 
-    add (a part in each turn of the loop) ──► packets ──► check, write: one turn, one batch
+    add, arrange (a part in each turn of the loop) ──► columns ──► check, write: one turn, one batch
 
 The last turn compares the queues with those that the parts found, adds the sizes up, and gives the
-packets their places.  Their rows are in one batch, so that the request is one commit.
+packets their places.  Their rows are in one batch, so that the request is one commit.  Few messages
+are not arranged in columns: `MessageSender` puts them into the batch one by one.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from qmd.bulk.message_columns import MessageColumns
 from qmd.bulk.message_shapes import NotUniform
 from qmd.control_protocol.messages import EXPRESS
 from qmd.errors import Refusal
+from qmd.message.shared_packet import whole
 from qmd.naming.fan_out import Copies
-from qmd.operations.delayed import is_delayed
+from qmd.operations.delayed import DelayedRows, is_delayed
+from qmd.operations.send import Numbers
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.quotas import queue_refusal
 
 if TYPE_CHECKING:
     from qmd.bulk.arrival_answers import ArrivalAnswers
+    from qmd.bulk.column_writer import ColumnWriter
     from qmd.control_protocol.messages import NewMessage
     from qmd.message.prepared import PreparedPackets
+    from qmd.message.shared_packet import Packet
     from qmd.naming.destinations import Route
     from qmd.naming.fan_out import Several
     from qmd.operations.send import MessageSender
@@ -58,18 +65,26 @@ class PreparedMessages:
         sender: MessageSender,
         *,
         arrivals: ArrivalAnswers,
-        in_transaction: bool = False,
+        writer: ColumnWriter,
+        transaction: bytes = b"",
         owner: str = "",
     ) -> None:
-        """`arrivals` makes acknowledgments; `owner` is the client that may cancel delayed
-        messages."""
+        """`arrivals` makes acknowledgments, and `writer` puts columns into the open batch.
+
+        `transaction` is the id of the one that sends the messages, or b""; `owner` is the client
+        that may cancel delayed messages.
+        """
         self._arrivals = arrivals
+        self._writer = writer
+        self._columns: MessageColumns | None = None
+        self._ids: list[object] = []  # of arranged messages
         self._answered: set[int] = set()  # the numbers of messages with an acknowledgment
         self._services = services
         self._checks = checks
         self._admission = admission
         self._sender = sender
-        self._in_transaction = in_transaction
+        self._transaction = transaction.hex()
+        self._in_transaction = bool(transaction)
         self._owner = owner
         self._messages: list[NewMessage] = []
         self._ways: list[Chosen] = []
@@ -92,6 +107,12 @@ class PreparedMessages:
     def copies(self) -> int:
         """The number of packets in all."""
         return self._copies
+
+    def copies_of(self, some: slice) -> int:
+        """Return the number of packets of some added messages."""
+        return sum(
+            [len(each.routes) if isinstance(each, Copies) else 1 for each in self._ways[some]]
+        )
 
     def add(
         self,
@@ -139,6 +160,67 @@ class PreparedMessages:
                 self._arrivals.add([packet])
                 self._answered.add(number)
 
+    def arrange(self, some: slice) -> None:
+        """Arrange added messages in columns, after all were added; the next ones each time.
+
+        A number must be left for each packet, and one for its acknowledgment.
+        """
+        if self._columns is None:
+            self._columns = MessageColumns()
+            self._now = self._sender.delayed.now
+        messages, numbers = self._messages[some], self._numbers[some]
+        for new, way, number, packets in zip(
+            messages, self._ways[some], numbers, self._packets[some], strict=True
+        ):
+            if not (is_delayed(new) and self._delay(self._columns, new, way, number)):
+                self._put(self._columns, new, way, number, packets)
+        self._ids += self._sender.ids(numbers)
+        self._packets[some] = [{}] * len(messages)  # they are in the columns now
+
+    def _delay(self, columns: MessageColumns, new: NewMessage, way: Chosen, number: object) -> bool:
+        """Add a message that is sent later; return False if it is due already."""
+        made = columns.delayed
+        if made is None:
+            made = columns.delayed = DelayedRows(self._transaction, self._owner)
+        return self._sender.delayed.add(made, new, way, cast(Numbers, number), now=self._now)
+
+    def _put(
+        self,
+        columns: MessageColumns,
+        new: NewMessage,
+        way: Chosen,
+        number: object,
+        packets: PreparedPackets,
+    ) -> None:
+        if not isinstance(way, Copies):
+            route, delivery = way
+            self._put_one(columns, new, route, delivery, cast(int, number), packets[delivery])
+            return
+        copies = self._sender.spread(new, way, number, packets)
+        for index, each in enumerate(cast(list[int], number)):
+            route, delivery, packet = way.routes[index], way.deliveries[index], copies[index]
+            if index in way.misfits:
+                columns.refuse(new, route, each, packet)
+            else:
+                self._put_one(columns, new, route, delivery, each, packet)
+
+    def _put_one(
+        self,
+        columns: MessageColumns,
+        new: NewMessage,
+        route: Route,
+        delivery: int,
+        number: int,
+        packet: Packet,
+    ) -> None:
+        columns.put(new, route, delivery, number, packet)
+        if number not in self._answered and self._arrivals.wants(new, route):
+            complete = whole(packet)
+            try:
+                self._arrivals.add([complete])
+            except NotUniform:
+                columns.unanswered.append(complete)
+
     def check(self) -> bool:
         """Return True if all messages can be sent now as they were made.  Raises Refusal."""
         conditions = list(self._conditions.values())
@@ -171,6 +253,12 @@ class PreparedMessages:
 
         `token` is that of the request, or the id of the transaction.
         """
+        if self._columns is not None:
+            answer = partial(done, self._ids)
+            self._writer.write(self._columns, self._numbers, token, self._transaction, answer)
+            self._sender.sent_count += self._columns.count
+            self._arrivals.write()
+            return
         self._sender.take_over(
             self._messages,
             self._ways,

@@ -35,6 +35,7 @@ from qmd.queues.local_queue import LocalQueue
 from storage.tables import delayed as rows
 from storage.tables import events
 from storage.tables.delayed import DelayedRow, NextDue
+from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from qmd.queues.usage import Usage
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
-    from storage.tables.pages import Totals
 
 Value = dict[str, Any]
 
@@ -82,6 +82,17 @@ def check_delay(new: NewMessage) -> None:
 def stored_message(row: DelayedRow) -> tuple[NewMessage, list[int]]:
     """Return the message of an intact row, and its numbers."""
     return _decoder.decode(row.data)
+
+
+class DelayedRows:
+    """Rows of the delayed messages of one request, before they are counted and stored."""
+
+    def __init__(self, transaction: str = "", owner: str = "") -> None:
+        """`transaction` is its id as text, or ""; `owner` the client that may cancel them."""
+        self.transaction, self.owner = transaction, owner
+        self.rows: list[DelayedRow] = []
+        self.totals: dict[str, Totals] = {}  # by destination
+        self.numbers: dict[EventHeader, list[int]] = {}  # of the events
 
 
 class DelayedMessages:
@@ -148,16 +159,24 @@ class DelayedMessages:
         `transaction` is the id of its transaction as text, or "".  The caller stores the row with
         the open batch, and calls `stored` after the commit.
         """
+        made = DelayedRows(transaction, owner)
+        if not self.add(made, new, way, number, now=now):
+            return None
+        self.count(made)
+        return made.rows[0]
+
+    def add(
+        self, made: DelayedRows, new: NewMessage, way: Chosen, number: int | list[int], *, now: Now
+    ) -> bool:
+        """Add the row of a message to `made`; return False if it is due already."""
         due = delay.due_of(new.deliver_at_ms, new.delay_ms, now)
         if due is None:
-            return None
-        if due.clock == delay.OWN:
-            self._services.clock.deadline_s(0)  # the batch has the present time by our clock
+            return False
         numbers: list[int] = number if isinstance(number, list) else [number]
         if isinstance(way, Copies):
             # The queues are those of the present: a list may have others when the time comes.
             queue = destination = self.name_of(way.several)
-            delivery = TRANSACTIONAL if transaction else new.delivery
+            delivery = TRANSACTIONAL if made.transaction else new.delivery
         else:
             route, delivery = way
             destination = new.destination
@@ -174,22 +193,31 @@ class DelayedMessages:
             due.at_ms,
             queue,
             len(data) * len(numbers),
-            owner,
+            made.owner,
             now.wall_ms,
             data,
         )
-        self._gauge(queue).count_in(1, row.size)
+        made.rows.append(row)
+        messages, size = made.totals.get(queue, EMPTY)
+        made.totals[queue] = Totals(messages + 1, size + row.size)
         if self._recorder.enabled:
             header = EventHeader(
                 Kind.DELAYED,
                 queue=queue,
                 reason=f"until {_time_text(due.wall_ms(now))}",
-                transaction=transaction,
+                transaction=made.transaction,
                 delivery=DELIVERIES[delivery] if delivery < len(DELIVERIES) else "",
             )
+            made.numbers.setdefault(header, []).extend(numbers)
+        return True
+
+    def count(self, made: DelayedRows) -> None:
+        """Count the messages of rows, and record them, in the turn that stores them."""
+        for queue, totals in made.totals.items():
+            self._gauge(queue).count_in(*totals)
+        for header, numbers in made.numbers.items():
             event = self._recorder.group(header, self._services.id, lists=NO_LISTS)
             event.numbers += numbers
-        return row
 
     def name_of(self, aims: Route | Several) -> str:
         """Return the name of a destination, as it is in the rows: of several queues all names."""

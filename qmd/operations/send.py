@@ -16,6 +16,7 @@ from qmd.naming.fan_out import Copies
 from qmd.operations.delayed import is_delayed
 
 if TYPE_CHECKING:
+    from qmd.message.shared_packet import Packet
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.packet_composer import Bounds
     from qmd.operations.send_batch import BatchSender
@@ -58,7 +59,7 @@ class MessageSender:
         the sequences of which all messages are acknowledged.  `protect(messages,
         in_transaction=...)` checks the signatures of messages, and encrypts them."""
         self.protect = protect
-        self._delayed = delayed
+        self.delayed = delayed
         self._services = services
         self._checks = checks
         self._copies = copies
@@ -164,6 +165,14 @@ class MessageSender:
         route, delivery = way
         return {delivery: batch_sender.prepared(new, route, delivery, number, bounds)}
 
+    def spread(
+        self, new: NewMessage, way: Copies, numbers: object, packets: PreparedPackets
+    ) -> list[Packet]:
+        """Return the packets of all copies of a message, from those that `prepare` has made."""
+        assert isinstance(numbers, list)
+        batch_sender = self._begin_batch(b"", "")
+        return self._copies.spread(batch_sender, new, way, numbers, packets)
+
     def release(self, new: NewMessage, way: Chosen, number: object) -> None:
         """Send a delayed message, with the numbers that it got when it was delayed; it is a
         transaction of its own if it is transactional.
@@ -198,11 +207,11 @@ class MessageSender:
         self, batch_sender: BatchSender, messages: list[_Checked], transaction: str, owner: str
     ) -> list[_Checked]:
         """Store the messages that are due later; return the others."""
-        now, at_once, later = self._delayed.now, [], []
+        now, at_once, later = self.delayed.now, [], []
         for new, way, number, packets in messages:
             row = None
             if is_delayed(new):
-                row = self._delayed.keep(
+                row = self.delayed.keep(
                     new, way, cast(Numbers, number), transaction=transaction, owner=owner, now=now
                 )
             if row is None:
@@ -210,7 +219,7 @@ class MessageSender:
             else:
                 later.append(row)
         if later:
-            self._delayed.store(later, batch_sender.batch)
+            self.delayed.store(later, batch_sender.batch)
             batch_sender.has_delayed = True
         return at_once
 

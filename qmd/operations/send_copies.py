@@ -151,6 +151,60 @@ class CopySender:
                 )
         return packets
 
+    def spread(
+        self,
+        sender: BatchSender,
+        new: NewMessage,
+        copies: Copies,
+        numbers: Sequence[int],
+        prepared: PreparedPackets,
+    ) -> list[Packet]:
+        """Return the packets of all copies, which get their places later.
+
+        `prepared` are those that `prepare` has made.  Packets with a stored part share it.
+        """
+        heads: dict[int, Heads] = {}  # by delivery
+        for index in (*copies.others, *(each[0] for each in copies.alike)):
+            delivery = copies.deliveries[index]
+            if delivery not in heads:
+                heads[delivery] = Heads(prepared[delivery], copies.routes[index].address)
+        first = next(iter(prepared.values()))
+        end = first[split(first) :]
+        part = self._common_part(new, copies, end)
+        packets: list[Packet] = []
+        for index, (route, delivery, number) in enumerate(
+            zip(copies.routes, copies.deliveries, numbers, strict=True)
+        ):
+            is_here = isinstance(route, LocalQueue)
+            position: Position | None = None
+            if delivery == TRANSACTIONAL:
+                position = (0, 0) if is_here else UNPLACED
+            head = heads[delivery].head(route.address, number, position)
+            if index in copies.misfits:
+                packets.append(head + end)
+            elif part is None or (new.signature and is_here):
+                packets.append(sender.marked(new, route, head + end))
+            else:
+                packets.append(SharedPacket(head, part))
+        return packets
+
+    def _common_part(self, new: NewMessage, copies: Copies, end: bytes) -> Part | None:
+        """Return the part that copies share; None if they store complete packets."""
+        sharing = [
+            copies.deliveries[index]
+            for index, route in enumerate(copies.routes)
+            if index not in copies.misfits
+            # Copies for queues of here are marked, each for itself.
+            and not (new.signature and isinstance(route, LocalQueue))
+        ]
+        if len(sharing) < 2 or len(end) < SHARED_BYTES_MIN:
+            return None
+        if all(delivery == EXPRESS for delivery in sharing):
+            return Part(0, end)
+        part = Part(self._services.ids.next_lookup_id(0), end)
+        self._parts.add(part)
+        return part
+
     def _first(
         self,
         sender: BatchSender,
@@ -295,12 +349,14 @@ class CopySender:
             done.places.append(place)
             done.sizes.append(size)
             done.queues.append(route.name)
-        sender.batch.insert_message_copies(
-            rows,
-            wall_ms,
-            expires_at_s,
-            part=(part.id, len(part.packet)) if shares else None,
-        )
+        size = sum([len(head) for _, head in rows])
+        alike = wall_ms, expires_at_s, None
+        if shares:
+            part_of_all = part.id, len(part.packet)
+            copies = [(key, *alike, head, part_of_all) for key, head in rows]
+            sender.batch.insert_message_copies(copies, size)
+        else:
+            sender.batch.insert_messages([(key, *alike, packet) for key, packet in rows], size)
         return done
 
     def _record_alike(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol import UserMessage, parse_user_message
 from protocol.names.format_name import PublicName
@@ -20,8 +20,11 @@ from qmd.directory.interface import DirectoryAway
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
+from qmd.message.shared_packet import Packet, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
@@ -42,6 +45,7 @@ _MONTHS = (
 
 
 ASKING_MAX = 64  # reports that wait for the directory
+AT_ONCE = 16  # reports in one turn of the loop, about many messages of an application
 
 
 class _Unaddressed(NamedTuple):
@@ -69,6 +73,7 @@ class Reports:
     ) -> None:
         self._resolver = resolver
         self._asking: set[asyncio.Task[None]] = set()
+        self._reporting: set[asyncio.Task[None]] = set()
         self._services = services
         self._ways = answer_ways
         self._limits = answer_limits
@@ -92,6 +97,29 @@ class Reports:
         `connection` is the session that brought it; None: an application here has sent it.
         """
         batch.when_durable(partial(self._report, message, packet, None, connection))
+
+    def all_arrived(self, packets: Sequence[Packet], batch: Batch) -> None:
+        """Report, after the open batch, that messages of an application here have arrived here.
+
+        This takes many turns of the loop: a report takes 60 µs.
+        """
+        batch.when_durable(partial(self._begin, self._report_all(packets)))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._services.lifecycle.stopping:
+            work.close()
+            return
+        task = self._services.loop.create_task(work)
+        self._reporting.add(task)
+        task.add_done_callback(self._reporting.discard)
+
+    async def _report_all(self, packets: Sequence[Packet]) -> None:
+        for start in range(0, len(packets), AT_ONCE):
+            some = packets[start : start + AT_ONCE]
+            await self._services.ids.ensure(len(some))
+            for packet in map(whole, some):
+                self._report(parse_user_message(packet), packet, None)
+            await asyncio.sleep(0)
 
     def sent(self, packets: list[bytes], address: str) -> None:
         """Report packets that were handed to the session with the peer at an IP address."""
@@ -166,8 +194,8 @@ class Reports:
             self._send(waiting.name, waiting.report, waiting.packet, asked)
 
     def stop(self) -> None:
-        """Drop the reports that wait for the directory."""
-        for task in self._asking:
+        """Drop the reports that are not sent yet."""
+        for task in self._asking | self._reporting:
             task.cancel()
 
 

@@ -14,7 +14,7 @@ The callers are notified in the event loop in this order: futures of units, call
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from storage.engine.connection import Work
@@ -66,6 +66,8 @@ class Batch:
         self._messages: list[messages.NewMessage] = []
         self._shared_parts: list[shared_parts.NewPart] = []
         self._message_copies: list[messages.NewCopy] = []
+        self._columns: list[messages.NewMessages] = []
+        self._copy_columns: list[messages.NewCopies] = []
         self._message_deletions: list[int] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
         self._events: list[Event] = []
@@ -93,31 +95,29 @@ class Batch:
         self.load.bytes += len(packet)
         self.load.count(1)
 
-    def insert_messages(self, rows: Sequence[messages.NewMessage], size: int) -> None:
-        """Insert many messages; `size` is the sum of the bytes of their packets."""
-        self._messages += rows
+    def insert_messages(self, rows: messages.NewMessages, size: int) -> None:
+        """Insert many messages; `size` is the sum of the bytes of their packets.
+
+        Unless the rows are a list, the commit makes them, on the writer's thread.
+        """
+        if isinstance(rows, list):
+            self._messages += rows
+        else:
+            self._columns.append(rows)
         self.load.bytes += size
         self.load.count(len(rows))
 
-    def insert_message_copies(
-        self,
-        packets: Iterable[tuple[int, bytes]],
-        arrived_at_ms: int,
-        expires_at_s: int | None,
-        *,
-        part: PartOf | None,
-    ) -> None:
-        """Insert messages that differ only in keys and packets (with a `part`: in heads)."""
-        before = len(self._messages) + len(self._message_copies)
-        if part is None:
-            rows = [(key, arrived_at_ms, expires_at_s, None, packet) for key, packet in packets]
-            self._messages += rows
-            self.load.bytes += sum([len(row[4]) for row in rows])
+    def insert_message_copies(self, rows: messages.NewCopies, size: int) -> None:
+        """Insert messages that share parts; `size` is the sum of the bytes of their heads.
+
+        The commit may make the rows, as with `insert_messages`.
+        """
+        if isinstance(rows, list):
+            self._message_copies += rows
         else:
-            copies = [(key, arrived_at_ms, expires_at_s, None, head, part) for key, head in packets]
-            self._message_copies += copies
-            self.load.bytes += sum([len(row[4]) for row in copies])
-        self.load.count(len(self._messages) + len(self._message_copies) - before)
+            self._copy_columns.append(rows)
+        self.load.bytes += size
+        self.load.count(len(rows))
 
     def insert_shared_part(self, part_id: int, packet: bytes) -> None:
         """Insert the common end of packets in this batch.  The caller chooses an unused id."""
@@ -218,12 +218,16 @@ class Batch:
         links: LinkChanges | None = made.get("links")
         if self._messages:
             messages.insert(db, self._messages)
+        for rows in self._columns:
+            messages.insert(db, list(rows))
         if outgoing is not None:
             outgoing.write_messages(db)
         if self._shared_parts:
             shared_parts.insert(db, self._shared_parts)
         if self._message_copies:
             messages.insert_copies(db, self._message_copies)
+        for copies in self._copy_columns:
+            messages.insert_copies(db, list(copies))
         if outgoing is not None:
             outgoing.write_copies(db)
         if self._message_deletions:

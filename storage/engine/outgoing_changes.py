@@ -21,6 +21,7 @@ class OutgoingChanges:
         self._load = load
         self._messages: list[outgoing.NewOutgoing] = []
         self._copies: list[outgoing.NewCopies] = []
+        self._columns: list[outgoing.ColumnRows] = []
         self._deletions: list[int] = []
         self._arrivals: list[Arrival] = []
         self._awaiting_deletions: list[int] = []
@@ -75,6 +76,13 @@ class OutgoingChanges:
         copies = outgoing.NewCopies(rows, expires_at_s, confirm_by_s, discard, part)
         self._copies.append(copies)
         self._load.bytes += sum(len(packet) for _, packet in rows) if size is None else size
+        self._load.count(len(rows))
+
+    def insert_columns(self, rows: outgoing.ColumnRows, size: int) -> None:
+        """Insert outgoing messages, of which the commit makes the rows; `size`: of their packets,
+        in bytes."""
+        self._columns.append(rows)
+        self._load.bytes += size
         self._load.count(len(rows))
 
     def delete(self, keys: Sequence[int]) -> None:
@@ -152,6 +160,8 @@ class OutgoingChanges:
         """Write messages that have a shared part, after the parts."""
         if self._copies:
             outgoing.insert_copies(db, self._copies)
+        for rows in self._columns:
+            outgoing.insert_columns(db, rows)
 
     def write_deletions(self, db: sqlite3.Connection) -> None:
         """Write deletions, and then new queues, which may reuse ids of deleted ones."""

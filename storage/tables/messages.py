@@ -1,9 +1,9 @@
 """Table `message`: the messages in our queues, in the order of receiving.  Keys: keys.py."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from storage.tables import damaged, lone_rows, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
@@ -41,7 +41,29 @@ NewMessage = tuple[int, int, int | None, str | None, bytes]
 #: The same with the head of the packet, and the part that completes it.
 NewCopy = tuple[int, int, int | None, str | None, bytes, PartOf]
 
+
+class NewMessages(Protocol):
+    """Rows of messages, which may be computed during iteration.
+
+    That may happen more than once, and on another thread.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[NewMessage]: ...
+
+
+class NewCopies(Protocol):
+    """Rows of messages that share parts, likewise."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[NewCopy]: ...
+
+
 COLUMNS = ", ".join(MessageRow._fields)
+
+_MANY = 16  # copies of one message from which a statement of their own is faster
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
@@ -67,26 +89,54 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
 def insert_copies(db: sqlite3.Connection, rows: Sequence[NewCopy]) -> None:
     sizes = [len(row[4]) + row[5][1] for row in rows]
     tally.inserted(db, "message", [row[0] for row in rows], sizes)
-    for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
-        alike = arrived_at_ms, expires_at_s, *part
-        # As in outgoing.py: values that all copies share are literals of the statement.
-        values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
-        vault = writing_vault(db)
-        if vault is not None:
-            db.executemany(
-                "INSERT INTO message (key, packet, checksum, seal, reason, arrived_at_ms,"
-                f" expires_at_s, part_id, part_bytes) VALUES (?, ?, ?, ?, ?, {values})",
-                [
-                    (row[0], *vault.stored("message", row[0], row[4], part[0]), reason)
-                    for row in copies
-                ],
-            )
-            continue
+    few: list[NewCopy] = []
+    for alike, copies in groupby(rows, _alike):
+        same = list(copies)
+        if len(same) < _MANY:
+            few += same
+        else:
+            _insert_alike(db, alike, same)
+    if few:
+        _insert_few(db, few)
+
+
+def _insert_alike(
+    db: sqlite3.Connection,
+    alike: tuple[int, int | None, str | None, PartOf],
+    rows: Sequence[NewCopy],
+) -> None:
+    """Insert the copies of one message."""
+    arrived_at_ms, expires_at_s, reason, part = alike
+    # As in outgoing.py: values that all copies share are literals of the statement.
+    common = arrived_at_ms, expires_at_s, *part
+    values = ", ".join("NULL" if value is None else str(int(value)) for value in common)
+    vault = writing_vault(db)
+    if vault is not None:
         db.executemany(
-            "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
-            f" part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
-            [(row[0], row[4], checksum_of(row[4]), reason) for row in copies],
+            "INSERT INTO message (key, packet, checksum, seal, reason, arrived_at_ms,"
+            f" expires_at_s, part_id, part_bytes) VALUES (?, ?, ?, ?, ?, {values})",
+            [(row[0], *vault.stored("message", row[0], row[4], part[0]), reason) for row in rows],
         )
+        return
+    db.executemany(
+        "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
+        f" part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
+        [(row[0], row[4], checksum_of(row[4]), reason) for row in rows],
+    )
+
+
+def _insert_few(db: sqlite3.Connection, rows: Sequence[NewCopy]) -> None:
+    """Insert the copies of many messages, a few of each."""
+    common = "arrived_at_ms, expires_at_s, reason, part_id, part_bytes, packet, checksum"
+    size, vault = sum([len(row[4]) for row in rows]), writing_vault(db)
+    if vault is not None:
+        sealed = [
+            (*row[:4], *row[5], *vault.stored("message", row[0], row[4], row[5][0])) for row in rows
+        ]
+        many_rows.insert(db, f"message (key, {common}, seal)", sealed, size)
+        return
+    plain = [(*row[:4], *row[5], row[4], checksum_of(row[4])) for row in rows]
+    many_rows.insert(db, f"message (key, {common})", plain, size)
 
 
 def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:

@@ -57,6 +57,8 @@ class OutgoingRow(NamedTuple):
 
 #: Key, expiry in s, packet, deadline of its final ack, whether it is discarded (no dead letter).
 NewOutgoing = tuple[int, int | None, bytes, int | None, bool]
+#: The same with the head of the packet, then the id and the bytes of its part; without one None, 0.
+NewInColumn = tuple[int, int | None, bytes, int | None, bool, int | None, int]
 #: Sequence id (8 bytes), base, next number, outgoing queue id.
 SequenceState = tuple[bytes, int, int, int]
 
@@ -70,6 +72,14 @@ class RowsOfCopies(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]: ...
+
+
+class ColumnRows(Protocol):
+    """Rows of outgoing messages, which may be computed during iteration, as `RowsOfCopies`."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[NewInColumn]: ...
 
 
 class NewCopies(NamedTuple):
@@ -138,6 +148,32 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
             f" part_id, part_bytes) VALUES (?, ?, ?, {values})",
             ((key, packet, checksum_of(packet)) for key, packet in each.rows),
         )
+
+
+def insert_columns(db: sqlite3.Connection, columns: ColumnRows) -> None:
+    """Insert rows that may differ in everything; heads without a part are complete packets."""
+    rows = list(columns)
+    heads_bytes = sum([len(row[2]) for row in rows])
+    sizes = [len(row[2]) + row[6] for row in rows]
+    tally.inserted(db, "outgoing", [row[0] for row in rows], sizes)
+    vault = writing_vault(db)
+    common = "expires_at_s, confirm_by_s, discard, part_id, part_bytes, packet, checksum"
+    if vault is not None:
+        sealed = [
+            (key, expires, *rest, part, size, *vault.stored("outgoing", key, head, part))
+            for key, expires, head, *rest, part, size in rows
+        ]
+        many_rows.insert(db, f"outgoing (key, {common}, seal)", sealed, heads_bytes)
+        return
+    many_rows.insert(
+        db,
+        f"outgoing (key, {common})",
+        [
+            (key, expires, *rest, part, size, head, checksum_of(head))
+            for key, expires, head, *rest, part, size in rows
+        ],
+        heads_bytes,
+    )
 
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:

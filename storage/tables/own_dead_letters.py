@@ -6,6 +6,7 @@ a message is not slowed down.
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from storage.tables.pages import key_list
@@ -24,6 +25,14 @@ COLUMNS = ", ".join(OwnDeadLetter._fields)
 def insert(db: sqlite3.Connection, rows: Iterable[OwnDeadLetter]) -> None:
     # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
     db.executemany(f"INSERT OR REPLACE INTO own_dead_letter ({COLUMNS}) VALUES (?, ?, ?, ?)", rows)
+
+
+def insert_all(
+    db: sqlite3.Connection, columns: tuple[Sequence[int], Sequence[int], Sequence[int]], place: str
+) -> None:
+    """Insert many rows of one `place`: their numbers, the ids of their queues, and their keys."""
+    numbers, queue_ids, keys = columns
+    insert(db, map(OwnDeadLetter, numbers, queue_ids, repeat(place), keys))
 
 
 def any_stored(db: sqlite3.Connection) -> bool:

@@ -159,11 +159,14 @@ class Traffic:
         self._sequences += 1
         part_id = self._arrival * 1000 + self._sequences
         head, part = cut(packet, part_id)
-        rows = [(key, head) for key in self._keys(self._random.choice(self._queues))]
+        rows = [
+            (key, 1, None, None, head, part)
+            for key in self._keys(self._random.choice(self._queues))
+        ]
         if rows:
             storage.batch.insert_shared_part(part_id, packet[len(head) :])
-            storage.batch.insert_message_copies(rows, 1, None, part=part)
-            self._live["message"] += [key for key, _ in rows]
+            storage.batch.insert_message_copies(rows, len(head) * len(rows))
+            self._live["message"] += [row[0] for row in rows]
 
     def _drain(self, storage: Storage) -> None:
         """Remove the oldest messages, as readers do."""

@@ -85,6 +85,14 @@ REMOVALS = (
         "tests/integration/control/test_large_acknowledged.py::test_others_are_served_while_express_messages_leave",
     ),
     Removal(
+        "requests with tens of thousands of messages that go to several queues",
+        "qmd/bulk/large_send.py",
+        "        if prepared.copies > ONE_BY_ONE_MAX and not prepared.is_express:",
+        "        if False:",
+        "tests/integration/control/test_large_columns.py"
+        "::test_no_message_of_a_large_request_is_put_into_the_batch_alone",
+    ),
+    Removal(
         "a purge of a queue with tens of thousands of express messages",
         "qmd/operations/purge.py",
         "        if len(rows) > piece.limit:  # the disk has no part in the number of express messages",

@@ -323,8 +323,8 @@ REMOVALS = (
     Removal(
         "delays messages for years",
         "qmd/operations/delayed.py",
-        "        self._gauge(queue).count_in(1, row.size)\n",
-        "        self._gauge(queue)\n",
+        "            self._gauge(queue).count_in(*totals)\n",
+        "            self._gauge(queue)\n",
         "tests/integration/maintenance/test_delayed_release.py::test_delayed_messages_count_towards_the_quota_of_their_queue",
     ),
     Removal(
