@@ -47,6 +47,8 @@ _UNDECIDED = {
     "no_log": "there is no log of this host",
     "log_hole": "a stretch of the log of this host is missing",
     "log_begins_later": "the log of this host begins after them",
+    "other_history": "a copy of the data of this host was put back, and its log from before is not"
+    " there",
 }
 #: The remedy for each kind.
 _REMEDIES = {

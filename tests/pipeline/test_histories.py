@@ -221,3 +221,83 @@ def test_both_engines_find_the_begins_that_another_implementation_finds(
     with_gone = [wanted(log, rows) for log, rows in zip(logs, gone, strict=True)]
     assert begun(engine, logs, gone) == with_gone
     assert begun(engine_of(spark), logs, gone) == with_gone
+
+
+def a_snapshot(folder: Path) -> Counter[Any]:
+    """Put back a snapshot of papa, and log nothing of it; write the log of each history.
+
+    `kept` has what both histories have, `gone` the rest of the first one, `since` of the second.
+    Return the findings that an audit must have.
+    """
+    f = Fleet(random.Random(2))
+    alpha, papa, quebec = f.host("alpha"), f.host("papa"), f.host("quebec")
+    stream, back, other = Stream(alpha), Stream(papa), Stream(alpha)
+
+    def alive(begin: float) -> None:
+        for n in range(4):
+            f.life(Message(alpha, papa, "usual", stream), begin + n * MINUTE)
+            f.life(Message(papa, alpha, "usual", back), begin + n * MINUTE + 5000)
+            f.life(Message(alpha, quebec, "usual", other), begin + n * MINUTE + 9000)
+
+    alive(MIDNIGHT + HOUR)
+    copied = MIDNIGHT + HOUR + 10 * MINUTE
+    f.sent(lost := Message(alpha, papa, "usual", stream), copied - 4 * MINUTE)
+    f.acked(lost, copied - 4 * MINUTE + 20)
+    f.wrong("acked_not_stored", lost)
+    f.life(Message(alpha, papa, "usual", stream), copied - 3 * MINUTE)
+    alive(copied + MINUTE)
+    # Another host loses a message meanwhile.
+    f.sent(lost := Message(alpha, quebec, "usual", other), copied + 6 * MINUTE)
+    f.acked(lost, copied + 6 * MINUTE + 20)
+    f.wrong("acked_not_stored", lost)
+    papa.record(RESTORED, "started")
+    stream, back = Stream(alpha), Stream(papa)
+    alive(RESTORED + 5 * MINUTE)
+    f.sent(lost := Message(alpha, papa, "usual", stream), RESTORED + HOUR)
+    f.acked(lost, RESTORED + HOUR + 20)
+    f.wrong("acked_not_stored", lost)
+    alive(RESTORED + 2 * HOUR)
+    every = papa.events
+    papa.events = [event for event in every if not copied < event["at"] < RESTORED]
+    later = papa.rows()
+    papa.events = [event for event in every if event["at"] < RESTORED]
+    logs = {
+        "alpha": alpha.rows(),
+        "quebec": quebec.rows(),
+        "kept": [row for row in later if row["at_ms"] <= copied],
+        "since": [row for row in later if row["at_ms"] >= RESTORED],
+        "gone": [row for row in papa.rows() if row["at_ms"] > copied],
+    }
+    for name, log in logs.items():
+        table = pa.Table.from_pylist(log, schema=arrow_schema())
+        parquet.write_table(table, folder / f"{name}.parquet")
+    return f.findings
+
+
+@pytest.mark.parametrize(
+    "nights", [("alpha quebec kept since", "gone"), ("since quebec", "kept alpha", "gone")]
+)
+def test_the_later_history_alone_of_a_snapshot_accuses_nobody(
+    tmp_path: Path, nights: tuple[str, ...]
+) -> None:
+    (tmp_path / "all").mkdir()
+    true = a_snapshot(tmp_path / "all")
+    here, state = tmp_path / "here", State()
+    here.mkdir()
+    runs = []
+    with LocalEngine(threads=1) as engine:
+        for names in nights:
+            for name in names.split():
+                shutil.copy(tmp_path / "all" / f"{name}.parquet", here)
+            files = find_files([str(here)])
+            fresh = state.unseen(files)
+            settings = AuditSettings(tasks=1)
+            runs.append(audit(engine, fresh, state, settings, earlier=state.seen(files)))
+            assert not accused_falsely(about_messages(runs[-1]), true), names
+
+    alone, both = runs[-2:]
+    open_messages = dict(zip(alone.open.reason, alone.open.messages, strict=True))
+    assert about_messages(alone) == about_messages(both) == true
+    assert open_messages == {"other_history": 8}
+    assert about_hosts(alone) == about_hosts(both) == ["restored"]
+    assert len(both.open) == 0

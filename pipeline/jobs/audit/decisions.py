@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.audit import presence
+from pipeline.jobs.audit import other_histories, presence
 from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Role
@@ -41,6 +41,7 @@ def decided(
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found, known)
+    other_histories.leave_open(rows, why, found, spans)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"

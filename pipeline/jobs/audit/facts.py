@@ -50,6 +50,7 @@ class Role(IntEnum):
     TAKEN = 15  # out of a queue of the host, and not received: sent again, or damaged
     MISSED = 16  # by its queue manager: its row is not in the database any more
     RESTORED = 17  # no message: the first start of its queue manager with a restored folder
+    STARTED = 18  # no message: a start of its queue manager
 
 
 #: Roles of events after which a message is not in its queue any more.
@@ -72,6 +73,7 @@ _CODES = {
     "requeued": Role.TAKEN,
     "vanished": Role.MISSED,
     "restored": Role.RESTORED,
+    "started": Role.STARTED,
     "damaged": _DAMAGED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
@@ -171,7 +173,8 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
     place = numbers("lookup_id", -1)
     remote = ~is_local(queues)
     role = _roles(column("kind"), remote, column("class"), source == host)
-    role[(~has_id | is_internal(queues)) & (role != Role.RESTORED)] = Role.NOTHING
+    of_host = (role == Role.RESTORED) | (role == Role.STARTED)
+    role[(~has_id | is_internal(queues)) & ~of_host] = Role.NOTHING
     return Facts(
         role,
         host,

@@ -47,6 +47,7 @@ class RowKind(IntEnum):
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
     MISSED = 21  # one message that its queue manager misses in `queue`; `key_first` is its number
     RESTORED = 22  # `host` logged at `at_first` that its folder was restored from a backup
+    STARTED = 23  # a start of `host` at `at_last`; `at_first`: the event before it; -1: not known
     PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
@@ -178,12 +179,28 @@ def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
     put_back = of(Role.RESTORED)
     yield Row(np.full(len(put_back.role), RowKind.RESTORED), host=put_back.host,
               at_first=put_back.at_ms)  # fmt: skip
+    yield _starts(facts, at[Role.STARTED])
     came = of(Role.ACCEPTED, Role.PUT, Role.IMPORTED)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]
     host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
     first = first_of_each(mixed(mixed(host, queue), peer))
     yield Row(np.full(len(first), RowKind.ROUTE), peer[first], host=host[first], queue=queue[first])
+
+
+def _starts(f: Facts, at: Array) -> Row | None:
+    """Return the starts, each with the time of the event before it in the log of its host."""
+    if len(at) == 0:
+        return None
+    order = np.lexsort((f.index, f.block, f.host))
+    place = np.flatnonzero(np.isin(order, at))
+    start, before = order[place], order[np.maximum(place - 1, 0)]
+    is_next = (place > 0) & (f.host[before] == f.host[start])
+    is_next &= f.block[before] >= f.block[start] - 1
+    return Row(
+        np.full(len(start), RowKind.STARTED), block_first=f.block[start], host=f.host[start],
+        at_first=np.where(is_next, f.at_ms[before], -1), at_last=f.at_ms[start],
+    )  # fmt: skip
 
 
 def _waiting(facts: Facts) -> Array:

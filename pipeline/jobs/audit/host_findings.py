@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.events import host_of_path
+from pipeline.jobs.audit import other_histories
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.findings import FINDING_SCHEMA
@@ -34,6 +35,7 @@ def about_hosts(
             first, last = hole.block_first & RAW_BLOCK, hole.block_last & RAW_BLOCK
             text = f"Blocks {first} to {last} of its log are missing."
             rows.append(labels.about("log_hole", hole.host, text, hole.at_first))
+    rows += other_histories.about(open_rows, labels)
     absent: dict[str, int] = {}
     for why in ("late_log", "no_log"):
         some = open_rows[(open_rows.why == why) & open_rows.covering.notna()]

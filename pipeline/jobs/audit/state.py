@@ -10,6 +10,7 @@
     resent     settled messages that a later run has read as sent once more
     present    the messages in queues, as far as events show (`presence.py`)
     missed     the messages that queue managers have missed in their databases
+    starts     the starts of queue managers (`other_histories.py`)
     inventories  the newest inventory of each host
     covered    the stretches of logs that were read
     runs       where streams lead, and which stream came after another
@@ -36,6 +37,7 @@ from pipeline.jobs.audit.clock_samples import SAMPLES
 from pipeline.jobs.audit.clock_spans import SLOT_BOUNDS, narrowed
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
+from pipeline.jobs.audit.other_histories import STARTS
 from pipeline.jobs.audit.presence import INVENTORY, MISSED, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT, resent
 from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
@@ -63,6 +65,7 @@ _FRAMES: dict[str, list[str]] = {
     "present": PRESENT,
     "missed": MISSED,
     "inventories": INVENTORY,
+    "starts": STARTS,
     "epochs": EPOCHS,
 }
 
@@ -96,6 +99,7 @@ class State:
         self.present = _empty("present")
         self.missed = _empty("missed")
         self.inventories = _empty("inventories")
+        self.starts = _empty("starts")
         self.epochs = _empty("epochs")
         self.streams: Frame | None = None
 
@@ -176,6 +180,7 @@ class State:
         self.again = found.again
         self.present = found.present
         self.missed = found.missed
+        self.starts = found.starts
 
 
 def _empty(name: str) -> Frame:

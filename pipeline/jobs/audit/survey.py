@@ -15,6 +15,7 @@ from pipeline.jobs.audit.clock_samples import SAMPLES, clock_bounds
 from pipeline.jobs.audit.coverage import complete_until, cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
+from pipeline.jobs.audit.other_histories import STARTS, starts
 from pipeline.jobs.audit.presence import MISSED, PRESENT, still_there
 from pipeline.jobs.audit.settled import (
     NUMBERS,
@@ -59,6 +60,7 @@ class Survey:
     present: Frame  # presence.PRESENT
     missed: Frame  # presence.MISSED
     inventories: Frame  # presence.INVENTORY, the newest of each host
+    starts: Frame  # other_histories.STARTS
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
     judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
     suspect_plain: set[int] = field(default_factory=set)
@@ -95,6 +97,7 @@ class EarlierState(Protocol):
     present: Frame
     missed: Frame
     inventories: Frame
+    starts: Frame
 
 
 def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Frame]:
@@ -137,6 +140,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         known.present,
         pd.concat([known.missed, new.missed()]).drop_duplicates(ignore_index=True),
         known.inventories,
+        starts(known.starts, new.starts(), pd.concat([known.covered, new.of(RowKind.COVERED)])),
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
         twice=twice,
@@ -216,6 +220,11 @@ class _Fingerprints:
         """Return the messages that queue managers have missed, as `MISSED`."""
         columns = ["host", "source", "key_first", "block_first", "at_first", "queue"]
         return self.of(RowKind.MISSED)[columns].set_axis(MISSED, axis=1)
+
+    def starts(self) -> Frame:
+        """Return the starts of queue managers, as `STARTS`."""
+        columns = ["host", "block_first", "at_first", "at_last"]
+        return self.of(RowKind.STARTED)[columns].set_axis(STARTS, axis=1)
 
     def arrived(self, known: EarlierState) -> Numbers:
         """Return the known and new arrival numbers of each host."""
