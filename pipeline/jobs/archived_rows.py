@@ -123,7 +123,7 @@ class LocalRows:
         place = Place(folder)
         for left in place.names(""):  # of a run that died
             place.remove(left)
-        parts = _Parts(_once(self._sorted(files, "", ORDER)))
+        parts = _Parts(_once(self._sorted(files, "", ORDER)), files.schema)
         while parts.has_more:
             place.write(f"part-{parts.number:05}.parquet", parts.write)
         return parts.rows
@@ -253,11 +253,13 @@ def _once(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class _Parts:
-    """Batches, written to one file after another."""
+    """Batches, written to one file after another; to one file without rows, if there is none."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
+    def __init__(self, batches: Iterator[Any], of_files: Any) -> None:
         self._batches = batches
         self._next: Any = next(batches, None)
+        if self._next is None:
+            self._next = pa.RecordBatch.from_pylist([], of_files)
         self.number = self.rows = 0
 
     @property

@@ -166,6 +166,8 @@ def _slice(asked: Mapping[str, Any]) -> str:
 
 
 def _filling(page: Page, contents: Frame) -> None:
+    # Other programs than qmd write nulls into any column: such rows have no place in the picture.
+    contents = contents.dropna(subset=["day", "queue_manager", "queue"])
     if not len(contents):
         return
     by_day = contents.assign(day=pd.to_datetime(contents.day))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,21 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
+from pipeline.commands.jobs import run as commands
 from pipeline.engines.local import LocalEngine
 from pipeline.events import LogFile, Unreadable, check, find_files
 from pipeline.generator import Fleet, generate, parse_faults
+from pipeline.jobs.archive import Archive
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.latency import latency
 from pipeline.jobs.objectives import Objective
+from pipeline.jobs.replay import Replay
 from pipeline.jobs.slo import slo
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
+from pipeline.report import page
+from pipeline.report.archive_pages import archive_page
 from pipeline.report.dead_letters_page import dead_letters_page
 from pipeline.report.latency_page import latency_page
 from pipeline.report.outcome import write_tables
@@ -33,6 +39,7 @@ from pipeline.report.slo_page import slo_page
 from pipeline.report.trace_page import trace_page
 from pipeline.report.traffic_page import traffic_page
 from pipeline.results.runs import Results
+from pipeline.source import schema
 from tests.pipeline.foreign_fleet import DAY, MIDNIGHT
 from tests.pipeline.test_odd_inputs import ABSURD_SIZES, GUID, INPUTS, SCHEMA, absurd, row
 
@@ -50,12 +57,12 @@ def run(
     engine: Any, job: str, files: list[LogFile], out: Path, *, is_drawn: bool = False
 ) -> dict[str, Any]:
     """Run a job on the files that it has not read, and publish its tables; draw its page."""
-    work, page = WORK[job]
+    work, drawn = WORK[job]
     draft = Results(out).begin(job)
     memory = Memory.load(draft)
     fresh = memory.unseen(files)
     tables: dict[str, Any] = work(engine, fresh, memory)
-    write_tables(draft, tables, partial(page, tables) if is_drawn else lambda: "")
+    write_tables(draft, tables, partial(drawn, tables) if is_drawn else lambda: "")
     memory.save(fresh)
     draft.commit()
     assert "could not be drawn" not in (out / "report.html").read_text()
@@ -73,6 +80,50 @@ def test_logs_of_nearly_nothing_have_tables_and_a_page(job: str, tmp_path: Path)
             once = run(engine, job, files, out, is_drawn=True)
             again = run(engine, job, files, out)  # nothing new
             assert same(once, again), name
+
+
+#: Jobs with tests of their own: here, and in `test_odd_inputs.py`.
+APART = {"audit", "trace", "archive", "replay"}
+
+
+def test_every_job_and_every_page_is_tried_with_nearly_nothing() -> None:
+    pages = {path.stem for path in Path(page.__file__).parent.glob("*_page*.py")}
+
+    assert set(commands.commands) == WORK.keys() | APART
+    assert pages == {
+        *(f"{job.replace('-', '_')}_page" for job in WORK),
+        *("audit_page", "trace_page", "archive_pages"),
+    }
+
+
+def test_an_archive_of_nearly_nothing_has_a_page(tmp_path: Path) -> None:
+    """Journals without a row, with one, and with one in which everything is null."""
+    names = schema.default_columns("messages")
+    plain = schema.arrow_schema("messages", names)
+    columns = pa.schema([field.with_nullable(True) for field in plain])
+    arrived = datetime.datetime(2038, 1, 19, tzinfo=datetime.UTC)
+    known = {"queue_manager": "g", "queue": "q;journal", "position": 1, "id": "g\\1"}
+    inputs = {
+        "nothing": [], "one": [known | {"arrived_at": arrived}], "nulls": [{}],
+        "nulls and one": [{}, known | {"arrived_at": arrived}, {}],
+    }  # fmt: skip
+    with LocalEngine(threads=1) as engine:
+        for name, rows in inputs.items():
+            folder = tmp_path / name / "journal" / "day=2038-01-19" / "host=a"
+            folder.mkdir(parents=True)
+            full = [dict.fromkeys(columns.names) | each for each in rows]
+            table = pa.Table.from_pylist(full, columns)
+            parquet.write_table(table, folder / "a.parquet")
+            archive = Archive(str(tmp_path / name / "archive"))
+            tomorrow = datetime.date(2038, 1, 21)
+
+            done = archive.compact(engine, str(tmp_path / name), today=tomorrow)
+            queues = archive.contents(engine)
+            replay = Replay(engine, archive, name.replace(" ", "-"), batch_rows=5)
+
+            assert "<main>" in archive_page(archive.manifests(), queues, done), name
+            assert replay.count() == sum(day.rows for day in done), name
+            assert len(rows) - sum(day.rows for day in done) in (0, 1), name
 
 
 def test_a_trace_of_nearly_nothing_has_a_page(tmp_path: Path) -> None:
