@@ -8,7 +8,8 @@ them, and that never sent what others stored.
 Such a stretch ends with a start, and the log has nothing in it, but other hosts show the queue
 manager at work: it writes its events within a second, and a loss of power costs some seconds of
 commits, so one that worked a minute later had another log.  One message is no evidence, because a
-queue manager that has nothing else to do may lose it.
+queue manager that has nothing else to do may lose it.  Three are, or one of each direction: a fault
+loses messages, or invents them.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def leave_open(rows: Frame, why: Array, found: Survey, spans: Spans) -> None:
         for begin, end in silent[["at_from", "at_ms"]].itertuples(index=False):
             is_in = (high >= begin) & (low <= end)
             is_at_work = (low > begin + _SILENT_MS) & (high < end)
-            if is_at_work.any() and is_in.sum() >= _MESSAGES:
+            is_both = part.kind[is_in].nunique() == len(_ACTED)
+            if is_at_work.any() and (is_both or is_in.sum() >= _MESSAGES):
                 why[at[is_in]] = OTHER_HISTORY
 
 
