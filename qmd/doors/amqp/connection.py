@@ -26,6 +26,7 @@ FAILURE_DELAY_S = 0.5  # before a connection with a wrong login is closed
 CLOSE_S = 5.0  # for the client to answer the end of the connection
 #: A client that only receives settles its messages in many small writes.  They are read together.
 GATHER_S, GATHER_LEAST_S = 0.02, 0.001
+GATHER_MESSAGES = 64  # in hand: a client with fewer would wait for more
 
 
 class ClientConnection(asyncio.Protocol):
@@ -242,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
         now_s, settled = self._loop.time(), conversation.settled_count
         count, took_s = settled - self._settled, now_s - self._settled_at_s
         self._settled, self._settled_at_s = settled, now_s
-        if not count:
+        if not count or conversation.unsettled_count < GATHER_MESSAGES:
             return
         moment_s = min(GATHER_S, conversation.unsettled_count / 2 * took_s / count)
         if moment_s >= GATHER_LEAST_S:
