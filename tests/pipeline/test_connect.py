@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
-pytest.importorskip("grpc", reason="the extra pyspark[connect] is not installed")
 
 from pipeline.spark.session import NoJava, require_java
+from tests.optional import needs
 from tests.pipeline.live import TIMEOUT, Place, orders
 from tests.process.harness import Hosts
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    needs("grpc", reason="the extra pyspark[connect] is not installed"),
+]
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,10 +14,14 @@ import pytest
 
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
 
+from tests.optional import needs
 from tests.process.command_line import ROOT
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    needs("playwright", reason="playwright is not installed"),
+]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = ROOT / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 JOBS = ("audit", "latency", "dead-letters", "traffic", "slo")
@@ -78,7 +82,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def browser(pages: dict[str, Path]) -> Iterator[Any]:
-    with playwright.sync_playwright() as engine:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         yield browser
         browser.close()

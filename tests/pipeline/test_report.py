@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
-pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not installed")
 
 import pandas as pd
 
@@ -26,8 +25,10 @@ from pipeline.report.dead_letters_page import dead_letters_page
 from pipeline.report.outcome import draw
 from pipeline.report.page import STYLE
 from pipeline.report.trace_page import trace_page
+from tests.optional import needs
 from tests.patience import END_S
 
+pytestmark = needs("matplotlib", reason="the extra qmd-msmq[spark] is not installed")
 SOURCE = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("s3fs", reason="the extra qmd-msmq[s3] is not installed")
-pytest.importorskip("moto", reason="moto, the server of the bucket, is not installed")
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
 
 import duckdb
@@ -23,10 +21,15 @@ import pandas as pd
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.results.runs import Results, RunSuperseded
 from qmd.client import blocking
+from tests.optional import needs
 from tests.pipeline.s3 import S3
 from tests.process.harness import Daemon
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    needs("s3fs", reason="the extra qmd-msmq[s3] is not installed"),
+    needs("moto", reason="moto, the server of the bucket, is not installed"),
+]
 LAKE, AUDIT = "s3://lake/qmd", "s3://lake/audit"
 
 

@@ -17,15 +17,19 @@ from urllib.parse import urlencode
 import pytest
 
 from qmd.client import blocking, new_message
+from tests.optional import needs
 from tests.patience import END_S
 from tests.process.command_line import ROOT
 from tests.process.console_program import PASSWORD, Console
 from tests.process.harness import DEADLETTER, Daemon, free_port
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("jinja2", reason="the extra qmd-msmq[console] is not installed")
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    needs("playwright", reason="playwright is not installed"),
+]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = ROOT / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = os.environ.get("QMD_SCREENSHOTS", "")
@@ -142,7 +146,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def browser(fleet: Fleet) -> Iterator[Any]:
-    with playwright.sync_playwright() as engine:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as engine:
         browser = engine.chromium.launch(
             executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"], timeout=END_S * 1000
         )
