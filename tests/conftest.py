@@ -23,6 +23,8 @@ EACH_ALONE = (
 )
 #: One Spark session is enough for tests: it takes seconds to start, and a gigabyte.
 ALL_TOGETHER = ("tests/pipeline/",)
+#: They begin first: one of them that began late would run alone at the end.
+LONGEST = (*ALL_TOGETHER, "tests/packages/test_debian.py")
 #: Files among them that need no session, or start processes with their own: another worker may run
 #: them meanwhile.
 WITHOUT_SESSION = tuple(
@@ -57,7 +59,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Shares(LoadScopeScheduling):  # type: ignore[misc]
-        """The tests of one worker at a time, in the order of the folders: the slow ones first."""
+        """The tests of one worker at a time, in the order of the folders: the slow ones first.
+
+        The longest shares begin before all others, so that all workers end at about the same time.
+        """
+
+        def _assign_work_unit(self, node: Any) -> None:
+            for share in reversed(LONGEST):
+                if share in self.workqueue:
+                    self.workqueue.move_to_end(share, last=False)
+            super()._assign_work_unit(node)
 
         def _split_scope(self, nodeid: str) -> str:
             for folder in ALL_TOGETHER:
