@@ -27,12 +27,12 @@ def commands(group=main, path=()):
             yield from commands(group.get_command(context, name), (*path, name))
 
 
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_every_command_has_a_help_text(words):
-    result = CliRunner().invoke(main, [*words, "--help"])
+def test_every_command_has_a_help_text():
+    for words in commands():
+        result = CliRunner().invoke(main, [*words, "--help"])
 
-    assert result.exit_code == 0
-    assert result.output.startswith(f"Usage: {' '.join(('qmd', *words))}")
+        assert result.exit_code == 0, words
+        assert result.output.startswith(f"Usage: {' '.join(('qmd', *words))}")
 
 
 def test_help_imports_no_heavy_library():
