@@ -121,6 +121,7 @@ def flow_map(streams: Frame) -> str:
 
 
 #: Times below a timeline: more of them would overlap.
+RANGES_MAX = 2  # of numbers in one text
 TICKS_MAX = 8
 
 
@@ -143,30 +144,27 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     def x(ms: float) -> float:
         return step[ms]
 
-    for at, row in enumerate(messages.itertuples()):
+    numbers: dict[tuple[int, float], list[tuple[int, bool]]] = {}  # by height and place
+    for row in messages.itertuples():
         color = RED if row.is_bad else GREY
-        lift = 9 * (at % 2)  # neighbours are at two heights, so that long numbers do not overlap
         has_sent = row.sent_at == row.sent_at and row.sent_at is not None
         number = int(row.key) & 0xFFFF_FFFF
         if has_sent:
             axes.plot(x(row.sent_at), 1, "o", color=color, ms=5)
-            axes.annotate(
-                str(number), (x(row.sent_at), 1), (0, 6 + lift), textcoords="offset points",
-                ha="center", fontsize=8, color=color,
-            )  # fmt: skip
+            numbers.setdefault((1, x(row.sent_at)), []).append((number, row.is_bad))
         for each in row.accepted_at:
             start = x(row.sent_at) if has_sent else x(each)
             axes.plot([start, x(each)], [1, 0], "-", color=color, lw=1.6 if row.is_bad else 0.9)
             axes.plot(x(each), 0, "o", color=color, ms=5)
-            axes.annotate(str(number), (x(each), 0), (0, -13 - lift), textcoords="offset points",
-                          ha="center", fontsize=8, color=color)  # fmt: skip
+            numbers.setdefault((0, x(each)), []).append((number, row.is_bad))
         if has_sent and not len(row.accepted_at):
             axes.plot([x(row.sent_at)] * 2, [1, 0.55], "--", color=color, lw=1.2)
             axes.plot(x(row.sent_at), 0.5, "x", color=color, ms=9, mew=2)
         if row.ended_at == row.ended_at and row.ended_at is not None:
             axes.plot(x(row.ended_at), 1, "s", color=AMBER, ms=7, zorder=4)
+    _write_numbers(axes, numbers)
     axes.set(
-        ylim=(-0.5, 1.5),
+        ylim=(-0.6, 1.6),
         yticks=[1, 0],
         yticklabels=[f"sent by\n{from_host}", f"stored by\n{to_host}"],
     )
@@ -176,8 +174,41 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.margins(x=0.04)
+    axes.margins(x=0.09)  # room for long numbers at both ends
     return _svg(figure, f"{title}, from {from_host} to {to_host}")
+
+
+def _write_numbers(axes: Any, numbers: dict[tuple[int, float], list[tuple[int, bool]]]) -> None:
+    """Write the numbers of messages at their points, each text where no other one is.
+
+    Messages of one moment share a text, wrong ones have one of their own, and neighbours are at two
+    heights, because long numbers are wider than the distance of two points.
+    """
+    for height in (1, 0):
+        for at, place in enumerate(sorted(x for of, x in numbers if of == height)):
+            here = numbers[height, place]
+            bad = {number for number, is_bad in here if is_bad}
+            fine = {number for number, is_bad in here if not is_bad}
+            for chosen, color, level in ((fine, GREY, at % 2), (bad, RED, 2 if fine else at % 2)):
+                if chosen:
+                    lift = 6 + 9 * level if height else -13 - 9 * level
+                    axes.annotate(
+                        in_ranges(chosen), (place, height), (0, lift),
+                        textcoords="offset points", ha="center", fontsize=8, color=color,
+                    )  # fmt: skip
+
+
+def in_ranges(numbers: set[int]) -> str:
+    """Return numbers as a short text: "4", "4-6, 9", or "4 to 90" if there are many ranges."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    if len(ranges) > RANGES_MAX:
+        return f"{ranges[0][0]} to {ranges[-1][1]}"
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def lanes(events: Frame, bad: set[str]) -> str:

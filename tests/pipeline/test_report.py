@@ -146,6 +146,31 @@ def test_the_names_of_two_hundred_hosts_do_not_overlap() -> None:
     assert nearest > 9  # of 72 to an inch, at a size of 8
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_numbers_of_a_timeline_do_not_overlap(seed: int) -> None:
+    chance = random.Random(seed)
+    first, moments = chance.choice((1, 400_000)), chance.choice((2, 4, 11))
+    messages = pd.DataFrame(
+        {
+            "key": [first + at for at in range(11)],
+            "sent_at": [float(chance.randrange(moments)) for _ in range(11)],
+            "accepted_at": [[100.0 + chance.randrange(moments)] for _ in range(11)],
+            "ended_at": None,
+            "is_bad": [at == 5 for at in range(11)],
+        }
+    )
+
+    svg = plots.timeline(messages, "Lost", "hosta", "hostb")
+
+    texts = re.findall(
+        r'font-size: 8px[^>]*?rotate\([-\d.]+ ([\d.]+) ([\d.]+)\)"[^>]*>([^<]+)<', svg
+    )
+    assert len(texts) >= 4
+    boxes = [(float(x), float(y), 0.5 * 8 * len(text)) for x, y, text in texts]
+    for (x, y, width), (to_x, to_y, to_width) in itertools.combinations(boxes, 2):
+        assert abs(y - to_y) >= 8 or abs(x - to_x) >= (width + to_width) / 2, texts
+
+
 def test_findings_are_listed_below_with_their_places() -> None:
     page = audit_page(result(lost()), [draw(picture())])
 
