@@ -61,9 +61,9 @@ class Grant(NamedTuple):
     def reaches(self, queue: str) -> bool:
         r"""Return whether a pattern fits a queue: its key `private$\orders`, or `orders`."""
         bare = queue.removeprefix("private$\\")
-        return any(
-            fnmatchcase(queue, pattern) or fnmatchcase(bare, pattern) for pattern in self.queues
-        )
+        # A bracket is a character of names, and begins no set of characters.
+        patterns = [pattern.replace("[", "[[]") for pattern in self.queues]
+        return any(fnmatchcase(queue, each) or fnmatchcase(bare, each) for each in patterns)
 
 
 def parse_time(text: str) -> float:
@@ -163,7 +163,9 @@ def create(
     grants = read(path)
     if any(grant.name == name for grant in grants):
         raise TokenFileError(f"a token {name} exists already")
-    if not name or any(each in "\t\r\n#" for each in name + "".join(queues)):
+    text = name + "".join(queues)
+    # Not only \n ends a line of the file, and characters that end one are not printable.
+    if not name or "#" in text or not text.isprintable():
         raise TokenFileError("the name or a queue has characters that the file does not allow")
     token = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
     made = today or datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,11 @@ def binary(data: bytes) -> bytes:
 
 def scram(client: socket.socket, name: str, password: str) -> bytes:
     """Log in by SCRAM-SHA-256 as RFC 5802 says; return the outcome."""
+    return begun_scram(client, name)(password)
+
+
+def begun_scram(client: socket.socket, name: str) -> Callable[[str], bytes]:
+    """Begin a login; return the function that ends it, with a password, and returns the outcome."""
     client.sendall(SASL)
     assert client.recv(8, socket.MSG_WAITALL) == SASL
     assert b"SCRAM-SHA-256" in frame(client)
@@ -159,20 +165,24 @@ def scram(client: socket.socket, name: str, password: str) -> bytes:
     challenge = frame(client)
     text = challenge[challenge.index(b"r=") :].decode()
     fields = dict(part.split("=", 1) for part in text.split(","))
-    salted = hashlib.pbkdf2_hmac(
-        "sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
-    )
-    key = hmac.digest(salted, b"Client Key", "sha256")
-    without = f"c=biws,r={fields['r']}"
-    signed = f"{bare},{text},{without}".encode()
-    signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
-    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
-    client.sendall(sasl(0x43, binary(f"{without},p=".encode() + proof)))
-    outcome = frame(client)
-    server = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256")
-    if b"v=" in outcome:
-        assert base64.b64encode(server) in outcome
-    return outcome
+
+    def end(password: str) -> bytes:
+        salted = hashlib.pbkdf2_hmac(
+            "sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+        )
+        key = hmac.digest(salted, b"Client Key", "sha256")
+        without = f"c=biws,r={fields['r']}"
+        signed = f"{bare},{text},{without}".encode()
+        signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+        proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+        client.sendall(sasl(0x43, binary(f"{without},p=".encode() + proof)))
+        outcome = frame(client)
+        server = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256")
+        if b"v=" in outcome:
+            assert base64.b64encode(server) in outcome
+        return outcome
+
+    return end
 
 
 def test_scram_proves_the_password_to_both_ends(hosts: Hosts) -> None:
@@ -215,6 +225,26 @@ def test_a_user_with_many_wrong_passwords_must_wait(hosts: Hosts) -> None:
         assert "too many wrong passwords of ann" in door.tail()
 
 
+def test_logins_side_by_side_gain_no_attempts(hosts: Hosts) -> None:
+    """Also the right password gets the answer of all that come after too many wrong ones."""
+    settings = {"passwords_on_loopback": True, "login_failures_max": 3}
+    with door_of(hosts, "orders", amqp=settings) as door, contextlib.ExitStack() as clients:
+        add_user(door, "ann", "secret")
+        ends = [
+            begun_scram(
+                clients.enter_context(
+                    socket.create_connection(("127.0.0.1", door.port), timeout=END_S)
+                ),
+                "ann",
+            )
+            for _ in range(5)
+        ]
+        outcomes = [end(f"wrong {number}") for number, end in enumerate(ends[:4])]
+        outcomes.append(ends[4]("secret"))
+
+    assert list(map(outcome_code, outcomes)) == [1, 1, 1, 4, 4]
+
+
 def plain(door: AmqpDoor, name: str, password: str) -> int:
     """Log in by PLAIN; return the code of the outcome."""
     response = f"\0{name}\0{password}".encode()
@@ -228,7 +258,12 @@ def plain(door: AmqpDoor, name: str, password: str) -> int:
             data_read = client.recv(4096)
             assert data_read, got
             got += data_read
+    return outcome_code(got)
+
+
+def outcome_code(got: bytes) -> int:
+    """Return the code of the outcome in bytes of the door."""
     outcome = proton.Data()
-    outcome.decode(got[at:])
+    outcome.decode(got[got.index(b"\x00\x53\x44") :])
     outcome.next()
     return int(outcome.get_object().value[0])

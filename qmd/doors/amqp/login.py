@@ -191,6 +191,7 @@ class Login:
     def _response(self, response: bytes) -> None:
         assert self._scram is not None
         name = self._scram.name
+        self._check_attempts(name)
         try:
             proof = self._scram.final(response)
         except Refused:
@@ -199,9 +200,13 @@ class Login:
         self._attempts.succeeded(self._peer.address, name)
         self._accept(f"sasl:{name}", more=proof)
 
-    def _find(self, name: str) -> tuple[Verifier, bool]:
+    def _check_attempts(self, name: str) -> None:
+        """Raise TooMany after many wrong logins, also those that have failed beside this one."""
         if not self._attempts.may_try(self._peer.address, name):
             raise TooMany(name)
+
+    def _find(self, name: str) -> tuple[Verifier, bool]:
+        self._check_attempts(name)
         found = self._users.find(name)
         return (self._users.decoy(name), False) if found is None else (found, True)
 
@@ -212,6 +217,7 @@ class Login:
             verifier, exists = self._find(name)
             loop = asyncio.get_running_loop()
             fits = await loop.run_in_executor(self._executor, verifier.is_of, password)
+            self._check_attempts(name)
             if not fits or not exists or authorization not in ("", name):
                 self._attempts.failed(self._peer.address, name)
                 raise Refused(f"wrong password of {name}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.access.tokens import TokenFileError, create, read
+from qmd.access.tokens import Grant, TokenFileError, create, read
 
 
 def test_a_link_in_place_of_the_token_file_is_not_followed(tmp_path: Path) -> None:
@@ -36,3 +36,27 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(
 
     assert victim.read_text() == "precious\n"
     assert read(folder / "tokens") == []
+
+
+def grant_of(folder: Path, *queues: str) -> Grant:
+    create(folder / "tokens", "t", frozenset({"read"}), queues)
+    [found] = read(folder / "tokens")
+    return found
+
+
+def test_a_bracket_in_a_pattern_stands_for_itself(tmp_path: Path) -> None:
+    """Names of queues may have brackets, and so do addresses of IPv6."""
+    grant = grant_of(tmp_path, "orders[12]", r"direct=tcp:[fd00::5]\private$\q*")
+
+    assert grant.reaches(r"private$\orders[12]")
+    assert grant.reaches(r"direct=tcp:[fd00::5]\private$\q1")
+    assert not grant.reaches(r"private$\orders1")
+    assert not grant.reaches(r"direct=tcp:f\private$\q1")
+
+
+@pytest.mark.parametrize("odd", ["a\u2028b", "a\x85b", "a\x1cb", "a\x00b"])
+def test_a_name_cannot_end_the_line_of_a_token(tmp_path: Path, odd: str) -> None:
+    """The daemon would refuse the whole file, and with it all tokens."""
+    for name, queue in ((odd, "orders"), ("t", odd)):
+        with pytest.raises(TokenFileError, match="does not allow"):
+            create(tmp_path / "tokens", name, frozenset({"read"}), (queue,))
