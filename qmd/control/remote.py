@@ -34,6 +34,7 @@ from qmd.core.access import Caller
 from qmd.core.principals import CERT, TOKEN, Principal
 from qmd.errors import Refusal
 from qmd.runtime.rate_limit import RateLimit
+from qmd.runtime.server_tls import server_context
 from qmd.runtime.shares import Owner, Shares, owner_of
 
 if TYPE_CHECKING:
@@ -168,13 +169,7 @@ class RemoteServer(ControlServer):
                     " plain_on_loopback in the section [remote].",
                 )
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(settings.certificate, settings.key)
-        if settings.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(settings.client_ca)
-        return context
+        return server_context(settings.certificate, settings.key, settings.client_ca)
 
 
 class Arrival:

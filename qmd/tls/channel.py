@@ -20,6 +20,7 @@ from OpenSSL import SSL, crypto
 from qmd.runtime.fair_scheduler import Class
 from qmd.tls.certificate import Certificate, key_digest, read_certificate
 from qmd.tls.errors import BadCertificate, TlsFailed
+from qmd.tls.record_feed import RecordFeed
 
 if TYPE_CHECKING:
     from qmd.runtime.fair_scheduler import FairScheduler
@@ -44,6 +45,7 @@ _TEXTS = {
     23: "its certificate is revoked",
     26: "its certificate is not for this purpose",
 }
+CHANGES_KEYS = "it changes its keys too often, or sends empty records"
 REFUSED_THERE = "it has refused the certificate of this host"
 _ALERTS = {
     "certificate expired": "its certificate has expired there",
@@ -129,6 +131,7 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
         self._above: Above | None = None
         self._limit: asyncio.TimerHandle | None = None
         self._handshake_bytes = 0
+        self._feed = RecordFeed()
         self._waits_for_turn = False
         self._is_paused = False  # by the protocol above
         self._tcp_is_paused = False
@@ -159,10 +162,14 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._fault or self._is_closing:
             return
-        self._tls.bio_write(_buffer[:nbytes])
+        self._feed.add(_buffer[:nbytes])
         if self._above is not None:
             self._read()
-            return
+        else:
+            self._handshake_received(nbytes)
+        self._feed.keep()
+
+    def _handshake_received(self, nbytes: int) -> None:
         self._handshake_bytes += nbytes
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             self.refuse("its handshake is too long")
@@ -256,13 +263,14 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
     def _shake(self) -> None:
         """Make the next step of the handshake."""
         try:
-            self._tls.do_handshake()
+            self._shake_with_all()
         except SSL.WantReadError:
             self._write_out()
             return
         except (SSL.Error, SSL.SysCallError) as error:
             self.refuse(self._fault or _reason(error))
             return
+        self._feed.handshake_ended()
         self._write_out()
         owner = self._owner
         if owner is None or self.proof is None:
@@ -284,6 +292,19 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
         self._above = above
         above.connection_made(self)
         self._read()  # the peer may have sent data with the end of its handshake
+
+    def _shake_with_all(self) -> None:
+        """Make the steps for which the bytes have come.  Raises SSL.WantReadError, SSL.Error."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except SSL.WantReadError:
+                data = self._feed.take()
+                if not data:
+                    raise
+                self._tls.bio_write(data)
+            else:
+                return
 
     def refuse(self, reason: str) -> None:
         """End a connection of which the handshake has not ended."""
@@ -312,7 +333,7 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
                 break
             space = self._above.get_buffer(-1)
             try:
-                count = self._tls.recv_into(space, min(len(space), RECORD_BYTES_MAX))
+                count = self._receive(space)
             except SSL.WantReadError:
                 break
             except SSL.ZeroReturnError:
@@ -331,6 +352,25 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
                 self._turns.wait(self, Class.READER)
         self._write_out()  # TLS may have to answer, for example to a change of keys
         self._regulate()
+
+    def _receive(self, space: memoryview) -> int:
+        """Decrypt the data of the next record into `space`; return its size.
+
+        Raises SSL.WantReadError, SSL.ZeroReturnError, SSL.Error.
+        """
+        while True:
+            try:
+                count = self._tls.recv_into(space, min(len(space), RECORD_BYTES_MAX))
+            except SSL.WantReadError:
+                if self._feed.has_too_many(self._loop.time()):
+                    raise SSL.Error([("", "", CHANGES_KEYS)]) from None
+                data = self._feed.take()
+                if not data:
+                    raise
+                self._tls.bio_write(data)
+            else:
+                self._feed.had_data()
+                return int(count)
 
     def _read_on(self) -> None:
         if not self._waits_for_turn and not self._is_closing:

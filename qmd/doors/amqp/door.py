@@ -24,6 +24,7 @@ from qmd.doors.amqp.login import Rules
 from qmd.doors.attempts import Attempts
 from qmd.doors.control import UserConnection
 from qmd.doors.users import Users
+from qmd.runtime.server_tls import server_context
 
 if TYPE_CHECKING:
     from qmd.client.errors import NotConnected
@@ -174,10 +175,4 @@ class Door:
 def _context(settings: AmqpSettings) -> ssl.SSLContext:
     """Return the context of the port for TLS.  Raises OSError, ssl.SSLError."""
     assert settings.certificate is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.certificate, settings.key)
-    if settings.client_ca is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
-        context.load_verify_locations(settings.client_ca)
-    return context
+    return server_context(settings.certificate, settings.key, settings.client_ca, ssl.CERT_OPTIONAL)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from qmd.runtime import server_tls
+
 LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -78,20 +80,15 @@ def server_context(
 
     Raises CannotServe.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(certificate, key)
-        if client_ca is not None:
-            context.load_verify_locations(client_ca)
-            context.verify_mode = verify
+        context = server_tls.server_context(certificate, key, client_ca, verify)
     except (OSError, ssl.SSLError) as error:
         raise CannotServe(
             f"the certificate cannot be used: {error}; see the section [{section}]",
             code="http_tls_files",
             lasting=True,
         ) from error
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

@@ -4,6 +4,7 @@ from tests.attack.removals.removal import Change, Removal
 
 _TLS = "tests/attack/test_tls.py::"
 _HOSTS = "tests/process/test_tls.py::"
+_KEYS = "tests/attack/test_key_updates.py::"
 _SIGNED = "tests/attack/test_message_security.py::"
 _AUTHORITIES = "tests/unit/message_security/test_authorities.py::"
 _STRICT = (
@@ -196,6 +197,39 @@ REMOVALS = (
         "        if self._handshake_bytes > HANDSHAKE_BYTES_MAX:\n",
         "        if False:\n",
         f"{_TLS}test_a_handshake_that_is_too_long_is_not_kept",
+    ),
+    Removal(
+        "new keys demanded of TLS without end",
+        "qmd/tls/channel.py",
+        "                if self._feed.has_too_many(self._loop.time()):",
+        "                if False:",
+        f"{_KEYS}test_a_peer_that_changes_its_keys_without_end_is_ended",
+    ),
+    Removal(
+        "new keys demanded of TLS without end",
+        "qmd/runtime/server_tls.py",
+        "        if self._without_data > WITHOUT_DATA_MAX:",
+        "        if False:",
+        f"{_KEYS}test_a_remote_client_that_changes_its_keys_without_end_is_ended",
+    ),
+    Removal(
+        "new keys demanded of TLS without end",
+        "qmd/runtime/server_tls.py",
+        "                if taken is Taken.RECORD:\n                    self._had_no_data()\n"
+        "                taken = self._take()\n                if taken is Taken.NOTHING:\n"
+        "                    raise\n\n    def unwrap",
+        "                taken = self._take()\n                if taken is Taken.NOTHING:\n"
+        "                    raise\n\n    def unwrap",
+        f"{_KEYS}test_servers_of_doors_accept_few_changes_of_keys",
+    ),
+    Removal(
+        "new keys demanded of TLS without end",
+        "qmd/control/remote.py",
+        "        return server_context(settings.certificate, settings.key, settings.client_ca)\n",
+        "        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\n"
+        "        context.load_cert_chain(settings.certificate, settings.key)\n"
+        "        return context\n",
+        f"{_KEYS}test_no_server_has_another_context",
     ),
     Removal(
         "TLS connections are cut in the middle",
