@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from storage.engine.batch import Batch
     from storage.tables.messages import NewCopy, NewMessage
     from storage.tables.outgoing import NewInColumn
+
+
+#: The numbers of messages, the ids of their dead-letter queues (0: none), and their keys.
+_Named = tuple[list[int], list[int], list[int]]
 
 
 class ColumnWriter:
@@ -128,22 +132,14 @@ class ColumnWriter:
                 found[name] = self._own_dead_letters.check(name, column.delivery)
             except Refusal:
                 continue  # deleted since its transaction began: the system's queue serves
-        named = [
-            (number, found[name], key)
-            for number, name, key in zip(
-                column.numbers, column.dead_letter_queues, keys, strict=False
-            )
-            if name in found
-        ]
-        if not named:
-            return
-        numbers, queues, some_keys = zip(*named, strict=True)
-        base = column.route.id << LOOKUP_BITS
+        queue_ids = [found[name].id if name in found else 0 for name in column.dead_letter_queues]
+        base, count = column.route.id << LOOKUP_BITS, len(queue_ids)  # the list ends with a name
+        columns = column.numbers[:count], queue_ids, [base | key for key in keys[:count]]
+        if not all(queue_ids):
+            columns = _with_queue(columns)
         self._own_dead_letters.add_all(
-            numbers,
-            queues,
+            columns,
             "outgoing" if isinstance(column.route, OutgoingQueue) else "message",
-            [base | key for key in some_keys],
             batch,
             express=column.delivery == EXPRESS,
         )
@@ -184,6 +180,16 @@ class ColumnWriter:
         event.sizes += column.sizes
         event.places += keys
         event.positions += places.positions_of(column)
+
+
+def _with_queue(columns: _Named) -> _Named:
+    """Return the rows of messages with a dead-letter queue, without those of other messages."""
+    numbers, queue_ids, keys = columns
+    return (
+        list(compress(numbers, queue_ids)),
+        list(filter(None, queue_ids)),
+        list(compress(keys, queue_ids)),
+    )
 
 
 class _Places:

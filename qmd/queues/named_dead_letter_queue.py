@@ -26,7 +26,7 @@ from storage.tables import own_dead_letters as rows
 from storage.tables.own_dead_letters import OwnDeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from protocol.names.format_name import FormatName
     from qmd.queues.outgoing_queues import OutgoingQueues
@@ -158,21 +158,22 @@ class NamedDeadLetterQueues:
 
     def add_all(
         self,
-        numbers: Sequence[int],
-        queues: Sequence[LocalQueue],
+        columns: tuple[list[int], list[int], list[int]],
         place: str,
-        keys: Sequence[int],
         batch: Batch,
         *,
         express: bool,
     ) -> None:
-        """Remember the queues of many messages in one table, as `add` does."""
-        queue_ids = [queue.id for queue in queues]
+        """Remember the queues of many messages in one table, as `add` does.
+
+        `columns` are their numbers, the ids of their queues, and their keys.
+        """
+        numbers, queue_ids, _ = columns
         self._by_number.update(zip(numbers, queue_ids, strict=True))
         if express:
             self._express.update(numbers)
-        else:
-            batch.run(partial(rows.insert_all, columns=(numbers, queue_ids, keys), place=place))
+        elif numbers:
+            batch.run(partial(rows.insert_all, columns=columns, place=place))
 
     def queue_of(self, packet: bytes) -> LocalQueue | None:
         """Return the queue that keeps this dead letter; None: one of the system's queues."""

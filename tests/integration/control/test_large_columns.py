@@ -47,6 +47,7 @@ def rows_of(there: str) -> list[NewMessage]:
         (there, {"delivery": "transactional", "time_to_reach_queue_s": 80_000, "journal": True}),
         ("plain", {"dead_letter_queue": "dead", "report_queue": "acks"}),
         ("plain", {"delay_s": 3600.0}),
+        ("other", {"priority": 7, "dead_letter_queue": "dead"}),
         ("other", {"delivery": "express", "admin_queue": "acks", "acknowledge": POSITIVE_ARRIVAL}),
     ]
     return [
