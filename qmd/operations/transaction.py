@@ -76,6 +76,11 @@ class Transaction:
     doom: str = ""  # why a message could not be sent in it; then it can only be aborted
     choosing: int = 0  # requests for chosen messages that are not answered yet
 
+    @property
+    def packets(self) -> int:
+        """The number of its messages and of their copies."""
+        return sum([len(each) if isinstance(each, list) else 1 for each in self.numbers])
+
     def __post_init__(self) -> None:
         self.reader.who = f"transaction {self.id.hex()}"
 

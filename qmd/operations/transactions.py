@@ -181,10 +181,11 @@ class Transactions:
             transaction.doom = transaction.doom or reason
 
     def with_many(self, transaction_id: bytes, owner: Hashable, count: int) -> Transaction | None:
-        """Return a transaction that can commit and sends `count` messages or more, or None."""
+        """Return a transaction that can commit and sends `count` packets or more, or None."""
         found = self._live.get(transaction_id)
-        is_sound = found is not None and found.owner is owner and not found.doom
-        return found if is_sound and found and len(found.messages) >= count else None
+        if found is None or found.owner is not owner or found.doom:
+            return None
+        return found if found.packets >= count else None
 
     def is_under_way(self, transaction_id: bytes) -> bool:
         """Return whether the transaction may still commit."""

@@ -16,7 +16,10 @@ import uvloop
 
 from protocol import MessageClass, parse_user_message
 from qmd.bulk import large_send
+from qmd.bulk.column_writer import ColumnWriter
+from qmd.bulk.message_columns import MessageColumns
 from qmd.client import QueueManager, connect, new_message
+from qmd.control import message_handlers
 from qmd.control_protocol.messages import NewMessage
 from qmd.control_protocol.parts import MANY
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
@@ -181,3 +184,41 @@ def test_no_message_of_a_large_request_is_put_into_the_batch_alone(
     sent(tmp_path, 512)
 
     assert not alone
+
+
+@pytest.mark.parametrize("in_transaction", [False, True], ids=["messages", "transaction"])
+def test_few_messages_to_many_queues_are_sent_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_transaction: bool
+) -> None:
+    monkeypatch.setattr(message_handlers, "COPIES_AT_ONCE", 100)
+    monkeypatch.setattr(message_handlers, "MANY", 100)
+    monkeypatch.setattr(large_send, "ONE_BY_ONE_MAX", 100)
+    in_columns: list[int] = []
+    write = ColumnWriter.write
+
+    def watched(self: ColumnWriter, made: MessageColumns, *arguments: Any) -> None:
+        in_columns.append(made.count)
+        write(self, made, *arguments)
+
+    monkeypatch.setattr(ColumnWriter, "write", watched)
+
+    async def main() -> None:
+        async with Hosts(tmp_path) as hosts:
+            host = await hosts.start()
+            names = [f"q{number}" for number in range(60)]
+            for name in names:
+                await host.create(name, transactional=in_transaction)
+            messages = [new_message(",".join(names), each) for each in (b"1", b"2")]
+            async with connect(host.socket) as qm:
+                if in_transaction:
+                    async with qm.transaction():
+                        await qm.send_many(messages)
+                else:
+                    await qm.send_many(messages)
+            for name in names:
+                assert await host.receive(name) == [b"1", b"2"]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+    assert in_columns == [120]
