@@ -34,6 +34,7 @@ SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 101)
 FURTHER_SEEDS = range(101, 301)
 SEEDS_AT_ONCE = 25
 WITH_FOREIGN_MANAGERS = 120  # a seed
+OTHER = 8  # a seed
 TIMEOUT_S = 600  # for a busy machine; a few seconds suffice otherwise
 JOBS = os.cpu_count() or 1
 
@@ -220,17 +221,14 @@ def test_every_low_limit_exists_in_the_code(knob):
 
 @pytest.mark.parametrize("seed", [7, WITH_FOREIGN_MANAGERS])
 def test_the_same_seed_gives_the_same_world(seed):
-    """Run a seed alone and after others, and with other hashes of Python."""
+    """Run a seed after another one, and alone with other hashes of Python."""
+    run_seed(OTHER)
     here = run_seed(seed, trace=True).trace
-    for other in (8, 9):
-        run_seed(other)
-    again = run_seed(seed, trace=True).trace
 
     command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
 
-    assert again == here
     assert run.stdout.decode().splitlines() == here
 
 
