@@ -183,7 +183,8 @@ def test_no_verb_of_another_local_user_has_an_effect(hosts: Hosts) -> None:
 
 @needs_openssl
 def test_no_verb_of_a_token_of_few_rights_has_an_effect(tmp_path: Path) -> None:
-    remote = Remote(tmp_path)
+    # The login comes after other work, and must not be too late for that.
+    remote = Remote(tmp_path, login_timeout=f"{int(END_S)}s")
     token = remote.token("read", "write", "admin", queues=(MINE,), name="few")
     try:
         with local(remote.folder / "qmd" / "qmd.sock") as ours, remote.raw() as connection:

@@ -18,6 +18,7 @@ its removal, the files that it changes, and the file of its test are the same.
 
 from __future__ import annotations
 
+import asyncio.timeouts
 import csv
 import hashlib
 import os
@@ -56,6 +57,8 @@ PROOFS = (
     *("AssertionError", "Violation", "Failed", "TimeoutError"),
     *("Closed", "EOFError", "RecursionError"),
 )
+#: Where the time limit of a whole test of several hosts ends it: `asyncio.timeout`.
+LIMIT_OF_SCENARIOS = asyncio.timeouts.__file__
 #: Errors of a removal that is badly written, in the test or in the log of a process.
 MISTAKES = re.compile(
     r"\b(?:Name|Attribute|Import|ModuleNotFound|UnboundLocal|Syntax|Indentation)Error: .*"
@@ -182,7 +185,7 @@ def _judge(code: int, output: str) -> tuple[str, str]:
     reason = f"{place}: {kind}: {failures[0][:REASON_CHARACTERS] if failures else '?'}"
     if found := MISTAKES.search(output):
         return "another reason", f"{reason}; {found[0][:REASON_CHARACTERS]}"
-    is_limit = kind == "Failed" and "Timeout (>" in output
+    is_limit = "Timeout (>" in output if kind == "Failed" else place.startswith(LIMIT_OF_SCENARIOS)
     return ("failed" if kind in PROOFS and not is_limit else "another reason"), reason
 
 
