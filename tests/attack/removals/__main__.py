@@ -59,9 +59,11 @@ PROOFS = (
 )
 #: Where the time limit of a whole test of several hosts ends it: `asyncio.timeout`.
 LIMIT_OF_SCENARIOS = asyncio.timeouts.__file__
-#: Errors of a removal that is badly written, in the test or in the log of a process.
+#: Errors of a removal that is badly written, in the test or in the log of a process; and processes
+#: that do not start, for such an error or for want of time.
 MISTAKES = re.compile(
     r"\b(?:Name|Attribute|Import|ModuleNotFound|UnboundLocal|Syntax|Indentation)Error: .*"
+    r"|did not start"
 )
 RUNS = Runs()
 RECORD_LOCK = threading.Lock()
