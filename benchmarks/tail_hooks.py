@@ -37,8 +37,9 @@ def usage() -> tuple[int, int]:
     file = getattr(_local, "file", None)
     if file is None:
         file = _local.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-    on, waited, _ = os.pread(file, 100, 0).split()
-    return int(on), int(waited)
+    _, waited, _ = os.pread(file, 100, 0).split()
+    # The first of these is as of the last switch of threads, which may be milliseconds ago.
+    return time.thread_time_ns(), int(waited)
 
 
 def noted(part: str, call: Callable[..., Any], *values: Any) -> Any:

@@ -270,7 +270,8 @@ class OutgoingRelease:
             # From the first row, with messages that are becoming dead letters: they have arrived.
             first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
             self._confirmations.arrived(queue, messages, first, messages[-1].key)
-            batch.outgoing.delete_range(base | first, base | messages[-1].key)
+            last = messages[-1].key
+            batch.outgoing.delete_range(base | first, base | last, rows=len(messages))
             # Messages that are appended from here on are in this batch or a later one.
             self._released(queue, messages)
         for callback in self._when_released:

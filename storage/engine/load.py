@@ -22,7 +22,7 @@ class Load:
         self.rows = 0
         self.bytes = 0
         self.is_empty = True
-        self.has_calls = False  # units or reads, whose time is not known
+        self.has_calls = False  # units, reads or long ranges, whose time is not known
         self.waits = True  # no change so far requires an immediate commit
         self._on_act = on_act
 

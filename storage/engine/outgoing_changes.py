@@ -13,6 +13,9 @@ from storage.tables.events import Event
 from storage.tables.sequences import encode_sequence_id
 from storage.tables.shared_parts import PartOf
 
+#: Ranges with more rows take longer than a few single rows.
+SHORT_RANGE = 8
+
 
 class OutgoingChanges:
     """The changes of outgoing queues that the open batch collects."""
@@ -109,9 +112,11 @@ class OutgoingChanges:
         self._awaiting_deletions += numbers
         self._load.count(len(numbers))
 
-    def delete_range(self, first_key: int, last_key: int) -> None:
-        """Delete a range of outgoing messages; both ends are included."""
+    def delete_range(self, first_key: int, last_key: int, *, rows: int = 1) -> None:
+        """Delete a range of outgoing messages, with about so many rows; both ends are included."""
         self._ranges.append((first_key, last_key))
+        if rows > SHORT_RANGE:
+            self._load.has_calls = True
         self._load.count(1)
 
     def add_queue(self, row: outgoing.OutgoingQueueRow) -> None:

@@ -5,9 +5,10 @@
 While one batch is synced the next one collects changes, so batches grow with the load, and no
 caller waits for a timer.  Only this module declares a batch durable, after COMMIT has returned.
 
-A few rows are committed at once, on the event loop's thread, if nothing else is being written and
-the disk has been quick: that takes less than half of the processor time of a commit on the
-connection's thread (writer_calls.py).  All other commits leave the loop free.
+A few rows are committed at once, on the event loop's thread, if nothing else is being written, the
+last batch was small too, and the disk has been quick: that takes less than half of the processor
+time of a commit on the connection's thread (writer_calls.py).  All other commits leave
+the loop free.
 
 Changes without new packets, such as removals, that come during a commit with packets or just after
 it wait a moment for the next packets: the application that was just answered often sends its next
@@ -106,6 +107,7 @@ class Writer:
         #: Time from the begin of a commit to its callbacks, for commits with few bytes, in seconds.
         self.ordinary_commit_s = 0.0
         self._began_at = 0.0  # loop time
+        self._was_small = True  # the last batch
         self._holds_the_loop = False
         self._checkpoint_began_at = 0.0
         self.figures = WriterFigures(log)
@@ -245,9 +247,8 @@ class Writer:
     def _is_for_now(self, batch: Batch) -> bool:
         """Return whether a batch may be committed on the event loop's thread."""
         return (
-            batch.load.rows <= FEW_ROWS
-            and batch.load.bytes < ORDINARY_BYTES
-            and not batch.load.has_calls
+            self._was_small  # under load the loop has other work to do meanwhile
+            and _is_small(batch)
             and self.ordinary_commit_s < AT_ONCE_S
             and self._calls.is_idle
             and not self._reserve.is_short()
@@ -334,6 +335,7 @@ class Writer:
         self._committing, self._waits_since, self.obstacle = None, None, ""
         took_s = self._loop.time() - self._began_at
         self.figures.committed(took_s, batch)
+        self._was_small = _is_small(batch)
         if batch.load.bytes < ORDINARY_BYTES:
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
         if error is not None:
@@ -409,6 +411,12 @@ class Writer:
             self.failed.set_exception(failure)
             self.failed.exception()  # mark as retrieved: no caller has to await it
         return self._failure
+
+
+def _is_small(batch: Batch) -> bool:
+    """Return whether a batch is the changes for a message or a few, and takes little time."""
+    load = batch.load
+    return load.rows <= FEW_ROWS and load.bytes < ORDINARY_BYTES and not load.has_calls
 
 
 def _failed(what: str, error: BaseException) -> StorageError:

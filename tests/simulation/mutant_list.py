@@ -916,8 +916,8 @@ MUTANTS = (
     Mutant(
         "a release includes messages beyond it",
         "qmd/transfer/release.py",
-        "batch.outgoing.delete_range(base | first, base | messages[-1].key)",
-        "batch.outgoing.delete_range(base | first, base | messages[-1].key + 1)",
+        "last = messages[-1].key\n            batch.outgoing.delete_range(",
+        "last = messages[-1].key + 1\n            batch.outgoing.delete_range(",
         "tests/integration/transfer/test_confirmation.py",
     ),
     Mutant(

@@ -225,3 +225,19 @@ def test_a_removal_waits_for_packets_if_some_came_during_the_last_one(
             assert set(commits) == {LOOP}
 
     asyncio.run(scenario())
+
+
+def test_a_small_batch_after_a_large_one_leaves_the_loop_free(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            insert(storage, *range(1, writer.FEW_ROWS + 2))
+            await durable(storage)
+            for arrival in (20, 21):
+                insert(storage, arrival)
+                await durable(storage)
+            storage.batch.outgoing.delete_range(1, 100, rows=100)
+            await durable(storage)
+
+            assert commits == [THREAD, THREAD, LOOP, THREAD]
+
+    asyncio.run(scenario())
