@@ -1,7 +1,7 @@
 """`qmd key --own-account` by a ticket of Kerberos, which a real domain controller has issued.
 
-The packages gssapi and krb5 are no part of the environment: they need the headers of the system
-(`pip install 'pyspnego[kerberos]'`), and `kinit`.  Without them the test is skipped.
+The packages gssapi and krb5 are compiled with the headers of the system: `.ci/run` adds them to
+the environment (requirements-kerberos.lock).  Without them, and `kinit`, the test is skipped.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ LOCKS = [
     "requirements-bench.lock",
     "requirements-amqp.lock",
     "requirements-collector.lock",
+    "requirements-kerberos.lock",
     "requirements-docs.lock",
     "requirements-sbom.lock",
     "requirements-services.lock",
