@@ -20,7 +20,7 @@ from qmd.doors.amqp.door import ARRIVALS_MIN
 from tests.amqp.door import AmqpDoor, door_of, program_missing
 from tests.patience import END_S
 from tests.process.harness import Hosts
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 proton = pytest.importorskip("proton")
 from proton import Message, SSLDomain  # noqa: E402

@@ -42,7 +42,7 @@ from tests.integration.control.verb_tries import (
 from tests.patience import END_S
 from tests.process.harness import DEADXACT, Daemon, Hosts
 from tests.process.remote import RemoteQueueManager
-from tests.process.test_remote_control import Remote
+from tests.process.remote_daemon import Remote
 from tests.users import connect_as, needs_root
 
 ATTACKER = 64_001  # a user that has no account

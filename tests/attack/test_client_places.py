@@ -22,7 +22,7 @@ from qmd.access.tokens import create
 from tests.patience import END_S
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts, free_port
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 CLIENTS_MAX = 20
 FIRST, SECOND = 64_001, 64_002  # users

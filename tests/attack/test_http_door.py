@@ -14,7 +14,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 FAST = {"head_timeout": "400ms", "body_timeout": "400ms", "write_timeout": "400ms"}
 

@@ -19,7 +19,7 @@ from tests.attack.key_updates import KeyUpdates
 from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import Hosts
-from tests.process.test_remote_control import Remote
+from tests.process.remote_daemon import Remote
 from tests.process.test_remote_control import remote as remote  # the fixture
 from tests.process.tls_hosts import own_certificate, tls_daemon, tls_port, wait_log
 

@@ -25,7 +25,8 @@ from tests.attack.spellings import OF_A_QUEUE
 from tests.integration.control.test_verb_rights import still_whole
 from tests.integration.control.verb_tries import MINE, SECRET, TRIES, others
 from tests.integration.managers import Hosts, hosted
-from tests.process.test_remote_control import Remote, reply_of
+from tests.process.remote_daemon import Remote
+from tests.process.test_remote_control import reply_of
 
 ABSENT = "absent"
 needs_openssl = pytest.mark.skipif(

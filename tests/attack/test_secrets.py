@@ -19,7 +19,7 @@ import pytest
 from qmd.client import LoginRefused, QueueManagerError, blocking
 from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, free_port
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 STORAGE_KEY = "5ec4e7" * 10 + "5ec4"
 PASSWORD = "Hunter2-planted"

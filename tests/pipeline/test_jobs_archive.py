@@ -137,9 +137,14 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
         Replay(engine, archive, "test-2", where="label = 'red'").run(qm, "green")
     assert other.value.code == "job_was_other"
 
-    # The same with jobs of the command line, with tables and pages.
+    replay_with_jobs(daemon, qm, tmp_path, lake)
+    assert sum(len(each) for each in archive.plan_days(lake, today=tomorrow).values()) == 0
+
+
+def replay_with_jobs(daemon: Daemon, qm: blocking.Blocking, folder: Path, lake: str) -> None:
+    """Replay half of the archive with jobs of the command line, with tables and pages."""
     qm.create_queue("red")
-    where, report = str(tmp_path / "archive"), tmp_path / "report"
+    where, report = str(folder / "archive"), folder / "report"
     asked = ("replay", "--input", where, "--output", str(report), "--to", "red", "--job-id", "3")
     red = (*asked, "--where", "label = 'red'")
     assert job(daemon, *red, "--dry-run")["messages"] == 15
@@ -158,9 +163,8 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     assert all(
         day["was_done"] for day in days
     )  # today is not over, and all earlier days are archived
-    page = (tmp_path / "archive" / "_report" / "report.html").read_text()
+    page = (folder / "archive" / "_report" / "report.html").read_text()
     assert "30 messages of" in page
-    assert sum(len(each) for each in archive.plan_days(lake, today=tomorrow).values()) == 0
 
 
 CONDITIONS = [

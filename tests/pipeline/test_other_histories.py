@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
@@ -33,8 +30,7 @@ def is_open(*acts: tuple[str, int]) -> list[bool]:
     )
     why = np.full(len(acts), "", dtype=object)
     known = pd.DataFrame([(HOST, 9, BEGIN, START)], columns=STARTS)
-    found: Any = SimpleNamespace(starts=known)
-    leave_open(rows, why, found, Spans(pd.DataFrame(columns=SLOT_BOUNDS)))
+    leave_open(rows, why, known, Spans(pd.DataFrame(columns=SLOT_BOUNDS)))
     return [each == OTHER_HISTORY for each in why]
 
 

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installe
 from qmd.client import blocking
 from tests.process import harness
 from tests.process.harness import Daemon, free_port
-from tests.process.test_remote_control import Remote
+from tests.process.remote_daemon import Remote
 
 pytestmark = [
     pytest.mark.process,

@@ -17,7 +17,7 @@ from pipeline.source.errors import SourceError
 from pipeline.source.options import Options
 from pipeline.source.stream import StreamReader
 from qmd.client import blocking, new_message
-from tests.process.test_remote_control import Remote
+from tests.process.remote_daemon import Remote
 
 pytestmark = [
     pytest.mark.process,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from tests.patience import END_S, LOOK_S
 from tests.process.harness import Hosts, empty_queues
+from tests.process.remote_daemon import make_certificates
 from tests.process.srmp_door import SrmpDoor, host
-from tests.process.test_remote_control import make_certificates
 
 HAS_OPENSSL = shutil.which("openssl") is not None
 

@@ -16,7 +16,7 @@ from qmd.access.tokens import create
 from tests.patience import END_S
 from tests.process.console_program import Console, ids, page_of
 from tests.process.harness import Daemon, free_port
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 pytestmark = [
     pytest.mark.process,

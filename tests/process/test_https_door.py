@@ -15,7 +15,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
-from tests.process.test_remote_control import make_certificates
+from tests.process.remote_daemon import make_certificates
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"

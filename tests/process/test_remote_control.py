@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,65 +30,13 @@ from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.bulk import Attempt
 from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, free_port
+from tests.process.remote_daemon import Remote, make_certificates
 
 PATIENCE_S = END_S
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"
 )
-
-
-def make_certificates(folder: Path) -> None:
-    """Make a certificate authority, and a certificate of it for localhost."""
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(*new, "-x509", "-days", "30", "-subj", "/CN=Authority", "-keyout", "ca.key",
-            "-out", "ca.crt")  # fmt: skip
-    openssl(*new, "-subj", "/CN=localhost", "-keyout", "remote.key", "-out", "remote.csr")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    openssl("x509", "-req", "-in", "remote.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30",
-            "-CAcreateserial", "-extfile", "names", "-out", "remote.crt")  # fmt: skip
-
-
-class Remote:
-    """A daemon that listens for remote clients."""
-
-    def __init__(self, folder: Path, login_timeout: str = "1s") -> None:
-        self.port = free_port()
-        self.folder = folder
-        settings = {
-            "remote": {"enabled": True, "port": self.port, "login_timeout": login_timeout},
-            "directory": {"kind": "file", "file": str(folder / "qmd" / "directory.toml")},
-        }
-        self.daemon = Daemon(folder / "qmd", settings=settings)
-        make_certificates(folder / "qmd")
-        self.ca_file = folder / "qmd" / "ca.crt"
-        self.tokens = folder / "qmd" / "remote-tokens"
-        self.daemon.start()
-
-    def token(self, *scopes: str, queues: tuple[str, ...] = (), name: str = "t") -> Path:
-        """Return a file with a new token."""
-        path = self.folder / f"{name}.token"
-        path.write_text(create(self.tokens, name, frozenset(scopes), queues) + "\n")
-        return path
-
-    def connect(self, token: Path, host: str = "localhost") -> blocking.Blocking:
-        return blocking.connect(
-            f"tls://{host}:{self.port}", token_file=token, ca_file=self.ca_file, reconnect_s=2
-        )
-
-    @contextlib.contextmanager
-    def raw(self, source: str = "127.0.0.1") -> Iterator[ssl.SSLSocket]:
-        context = ssl.create_default_context(cafile=self.ca_file)
-        where = "127.0.0.1", self.port
-        with (
-            socket.create_connection(where, PATIENCE_S, (source, 0)) as plain,
-            context.wrap_socket(plain, server_hostname="localhost") as secret,
-        ):
-            yield secret
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from qmd.client import ClientError, NotConnected, QueueManager, connect
 from tests.patience import END_S
 from tests.process.proxy import Proxy
-from tests.process.test_remote_control import Remote, pytestmark
+from tests.process.remote_daemon import Remote
+from tests.process.test_remote_control import pytestmark
 
 __all__ = ["pytestmark"]
 NAMES = x509.SubjectAlternativeName

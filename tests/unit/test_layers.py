@@ -94,8 +94,9 @@ LAYERS: dict[str, set[str]] = {
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},
     "qmd.doors.amqp": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.settings"),
-        *("qmd.control_protocol", "qmd.doors", "qmd.properties", "qmd.runtime.systemd"),
-        *("protocol", "msgspec", "structlog", "uvloop", "proton", "cproton"),
+        *("qmd.control_protocol", "qmd.doors", "qmd.properties", "qmd.runtime.server_tls"),
+        *("qmd.runtime.systemd", "protocol", "msgspec", "structlog", "uvloop", "proton"),
+        "cproton",
     },
     "qmd.doors.http": {
         *("qmd.catalogue", "qmd.client", "qmd.config.settings", "qmd.control_protocol"),

@@ -41,7 +41,7 @@ def decided(
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found, known)
-    other_histories.leave_open(rows, why, found, spans)
+    other_histories.leave_open(rows, why, found.starts, spans)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.events import host_of_path
-from pipeline.jobs.audit import other_histories
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.findings import FINDING_SCHEMA
 from pipeline.jobs.audit.labels import Labels
+from pipeline.jobs.audit.other_histories import OTHER_HISTORY
 from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
@@ -35,7 +35,7 @@ def about_hosts(
             first, last = hole.block_first & RAW_BLOCK, hole.block_last & RAW_BLOCK
             text = f"Blocks {first} to {last} of its log are missing."
             rows.append(labels.about("log_hole", hole.host, text, hole.at_first))
-    rows += other_histories.about(open_rows, labels)
+    rows += _with_other_histories(open_rows, labels)
     absent: dict[str, int] = {}
     for why in ("late_log", "no_log"):
         some = open_rows[(open_rows.why == why) & open_rows.covering.notna()]
@@ -63,6 +63,21 @@ def about_hosts(
             dict.fromkeys(FINDING_SCHEMA.names) | {"kind": "no_log", "host": name, "detail": text}
         )
     return rows
+
+
+def _with_other_histories(open_rows: Frame, labels: Labels) -> list[dict[str, Any]]:
+    """Return a finding for each host of which another history may explain messages."""
+    some = open_rows[open_rows.why == OTHER_HISTORY]
+    return [
+        labels.about(
+            "restored",
+            int(host),
+            f"Other logs show it at work when its own has nothing: a copy of its data was put back."
+            f" {len(part)} messages cannot be decided without its log from before.",
+            part.at_ms.min(),
+        )
+        for host, part in some.groupby("covering")
+    ]
 
 
 def _span(ms: float) -> str:

@@ -14,16 +14,12 @@ loses messages, or invents them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
-
-if TYPE_CHECKING:
-    from pipeline.jobs.audit.labels import Labels
-    from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 Array = Any
@@ -54,12 +50,15 @@ def starts(known: Frame, new: Frame, covered: Frame) -> Frame:
     return both.assign(at_from=np.where(both.at_from < 0, before, both.at_from))
 
 
-def leave_open(rows: Frame, why: Array, found: Survey, spans: Spans) -> None:
-    """Enter into `why` the candidates that another history of their host may explain."""
+def leave_open(rows: Frame, why: Array, starts: Frame, spans: Spans) -> None:
+    """Enter into `why` the candidates that another history of their host may explain.
+
+    `starts` are all known ones, as `STARTS`.
+    """
     acts = np.flatnonzero(rows.kind.isin(list(_ACTED)).to_numpy() & (why == ""))
     acts = acts[rows.covering.iloc[acts].notna().to_numpy()]
     for host, part in rows.iloc[acts].groupby("covering"):
-        silent = found.starts[(found.starts.host == host) & (found.starts.at_from >= 0)]
+        silent = starts[(starts.host == host) & (starts.at_from >= 0)]
         silent = silent[silent.at_ms - silent.at_from > _SILENT_MS]
         if len(silent) == 0:
             continue
@@ -79,18 +78,3 @@ def _times(part: Frame, host: int, spans: Spans) -> tuple[Array, Array]:
     at = pd.array(acted, "Float64").fillna(np.nan).to_numpy(np.float64, na_value=np.nan)
     least, most = spans.of(part.clock_of, host, at, at)
     return at + least - UNSURE_MS, at + most + UNSURE_MS
-
-
-def about(open_rows: Frame, labels: Labels) -> list[dict[str, Any]]:
-    """Return a finding for each host with such messages."""
-    some = open_rows[open_rows.why == OTHER_HISTORY]
-    return [
-        labels.about(
-            "restored",
-            int(host),
-            f"Other logs show it at work when its own has nothing: a copy of its data was put back."
-            f" {len(part)} messages cannot be decided without its log from before.",
-            part.at_ms.min(),
-        )
-        for host, part in some.groupby("covering")
-    ]

@@ -166,11 +166,17 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     found.judged_streams = (
         found.suspect_streams | unsettled | _in_parts(found.segments) & pairs_of(streams)
     )
-    no_stream = acknowledged[acknowledged.stream < 0]
-    found.suspect_plain = _plain(new.of(RowKind.PLAIN), no_stream, found, full=full)
-    found.suspect_plain |= elsewhere(new.of(RowKind.PLAIN_QUEUE), names)
-    found.suspect_queues = _queues(new.of(RowKind.CAME), new.of(RowKind.LEFT), full=full)
+    _suspect_beside_streams(found, new, acknowledged[acknowledged.stream < 0], full=full)
     return found, routes
+
+
+def _suspect_beside_streams(
+    found: Survey, new: _Fingerprints, acknowledged: Frame, *, full: bool
+) -> None:
+    """Find the sources of messages without a stream, and the queues, whose events are read."""
+    found.suspect_plain = _plain(new.of(RowKind.PLAIN), acknowledged, found, full=full)
+    found.suspect_plain |= elsewhere(new.of(RowKind.PLAIN_QUEUE), found.names)
+    found.suspect_queues = _queues(new.of(RowKind.CAME), new.of(RowKind.LEFT), full=full)
 
 
 class _Fingerprints:
