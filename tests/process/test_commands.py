@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -38,8 +39,15 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     daemon.create("orders", transactional=True)
-    daemon.warm = False  # real programs, as users start them
     return daemon
+
+
+@pytest.fixture
+def program(daemon: Daemon) -> Iterator[Daemon]:
+    """Yield the same daemon; its commands are real programs, as users start them."""
+    daemon.warm = False
+    yield daemon
+    daemon.warm = True
 
 
 def test_a_message_is_shown_with_at_least_the_documented_names(daemon: Daemon):
@@ -131,16 +139,16 @@ def test_headers_of_a_service_bus_are_shown(daemon: Daemon):
     assert message["bus_headers"]["headers"] == headers
 
 
-def test_peek_changes_nothing(daemon: Daemon):
-    daemon.send_all("plain", [b"1", b"2", b"3"], "--recoverable")
+def test_peek_changes_nothing(program: Daemon):
+    program.send_all("plain", [b"1", b"2", b"3"], "--recoverable")
 
-    first = daemon.peek("plain")
-    again = daemon.peek("plain")
-    received = daemon.receive("plain")
+    first = program.peek("plain")
+    again = program.peek("plain")
+    received = program.receive("plain")
 
     assert first == again == received
     assert [body(message) for message in received] == [b"1", b"2", b"3"]
-    assert daemon.peek("plain") == []
+    assert program.peek("plain") == []
 
 
 def test_receive_takes_one_message_by_default(daemon: Daemon):
@@ -161,32 +169,33 @@ def test_local_messages_are_in_order_of_priority_and_then_of_arrival(daemon: Dae
     assert daemon.bodies("plain") == [b"e", b"b", b"d", b"a", b"c"]
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
+def test_any_spelling_of_a_local_queue_reaches_it(daemon: Daemon):
+    (status,) = daemon.json("status")
+    port, name = daemon.port, status["name"]
+    spellings = (
         "plain",
         "PLAIN",
         "private$\\plain",
         ".\\private$\\plain",
         "DIRECT=OS:.\\private$\\plain",
         "direct=os:.\\PRIVATE$\\Plain",
-        "DIRECT=TCP:127.0.0.1:{port}\\private$\\plain",
-        "{name}\\private$\\plain",
-        "DIRECT=OS:{name}\\private$\\plain",
-        "plain@{name}",
-        "plain@127.0.0.1:{port}",
-    ],
-)
-def test_any_spelling_of_a_local_queue_reaches_it(daemon: Daemon, spelling: str):
-    (status,) = daemon.json("status")
-    destination = spelling.format(port=daemon.port, name=status["name"])
+        f"DIRECT=TCP:127.0.0.1:{port}\\private$\\plain",
+        f"{name}\\private$\\plain",
+        f"DIRECT=OS:{name}\\private$\\plain",
+        f"plain@{name}",
+        f"plain@127.0.0.1:{port}",
+    )
 
-    sent = daemon.json("send", destination, "x", "--recoverable")
-    (message,) = daemon.wait_for("plain", 1)
+    sent = {each: daemon.json("send", each, each, "--recoverable") for each in spellings}
+    arrived = {
+        body(message).decode(): message["id"]
+        for message in daemon.wait_for("plain", len(spellings))
+    }
 
-    assert message["id"] == sent[0]["id"]
-    assert sent[0]["destination"].upper().startswith("DIRECT=")
-    assert len(daemon.receive("plain")) == 1
+    assert arrived == {each: row["id"] for each, (row,) in sent.items()}
+    for each, (row,) in sent.items():
+        assert row["destination"].upper().startswith("DIRECT="), each
+    assert len(daemon.receive("plain")) == len(spellings)
 
 
 @pytest.mark.parametrize(
@@ -213,27 +222,27 @@ def test_another_name_of_this_computer_stands_for_it(hosts: Hosts):
     assert len(daemon.receive("plain")) == 5
 
 
-def test_the_body_may_come_from_the_command_a_file_or_standard_input(daemon: Daemon, tmp_path):
+def test_the_body_may_come_from_the_command_a_file_or_standard_input(program: Daemon, tmp_path):
     path = tmp_path / "body"
     path.write_bytes(b"from a file\n\0")
 
-    daemon.cli("send", "plain", "from the command", "--recoverable")
-    daemon.cli("send", "plain", "--file", str(path), "--recoverable")
-    daemon.cli("send", "plain", "--file", "-", "--recoverable", input=b"from standard input")
+    program.cli("send", "plain", "from the command", "--recoverable")
+    program.cli("send", "plain", "--file", str(path), "--recoverable")
+    program.cli("send", "plain", "--file", "-", "--recoverable", input=b"from standard input")
 
-    assert daemon.bodies("plain") == [
+    assert program.bodies("plain") == [
         b"from the command",
         b"from a file\n\0",
         b"from standard input",
     ]
 
 
-def test_a_body_of_almost_4_mb_goes_in_and_out(daemon: Daemon):
+def test_a_body_of_almost_4_mb_goes_in_and_out(program: Daemon):
     content = bytes(range(256)) * 16_300
 
-    daemon.cli("send", "plain", "--file", "-", "--recoverable", input=content)
+    program.cli("send", "plain", "--file", "-", "--recoverable", input=content)
 
-    assert daemon.bodies("plain") == [content]
+    assert program.bodies("plain") == [content]
 
 
 def test_a_body_over_4_mb_is_refused(daemon: Daemon):
@@ -269,22 +278,22 @@ def test_the_system_queues_exist_from_the_start(hosts: Hosts):
     assert daemon.json("queue", "list") == []
 
 
-def test_the_life_of_a_queue(daemon: Daemon):
-    daemon.cli("queue", "create", "private$\\short", "--transactional", "--label", "a label")
-    (shown,) = daemon.json("queue", "show", "short")
+def test_the_life_of_a_queue(program: Daemon):
+    program.cli("queue", "create", "private$\\short", "--transactional", "--label", "a label")
+    (shown,) = program.json("queue", "show", "short")
     assert shown["transactional"] is True
     assert shown["label"] == "a label"
     assert shown["messages"] == 0
     assert "short" in shown["format_name"]
-    daemon.send_all("short", [b"1", b"2", b"3"], "--transactional")
-    assert daemon.count("short") == 3
-    assert any(row["name"].endswith("short") for row in daemon.json("queue", "list"))
+    program.send_all("short", [b"1", b"2", b"3"], "--transactional")
+    assert program.count("short") == 3
+    assert any(row["name"].endswith("short") for row in program.json("queue", "list"))
 
-    daemon.cli("queue", "purge", "short", "--yes")
-    assert daemon.count("short") == 0
-    daemon.cli("queue", "delete", "short", "--yes")
+    program.cli("queue", "purge", "short", "--yes")
+    assert program.count("short") == 0
+    program.cli("queue", "delete", "short", "--yes")
 
-    assert daemon.cli("queue", "show", "short", check=False).returncode == 3
+    assert program.cli("queue", "show", "short", check=False).returncode == 3
 
 
 def test_a_queue_and_its_kind_survive_a_kill(hosts: Hosts):
@@ -323,8 +332,8 @@ def test_a_queue_and_its_kind_survive_a_kill(hosts: Hosts):
         (0, ["peek", "plain", "--all"]),
     ],
 )
-def test_exit_codes_have_their_meanings(daemon: Daemon, code: int, arguments: list[str]):
-    done = daemon.cli(*arguments, check=False)
+def test_exit_codes_have_their_meanings(program: Daemon, code: int, arguments: list[str]):
+    done = program.cli(*arguments, check=False)
 
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
@@ -417,10 +426,10 @@ def test_sessions_and_sequences_are_shown(daemon: Daemon, remote: RemoteQueueMan
     daemon.receive("orders")
 
 
-def test_many_messages_come_out_as_one_json_object_a_line(daemon: Daemon):
-    ids = daemon.send_all("plain", [b"%d" % number for number in range(1000)], "--recoverable")
+def test_many_messages_come_out_as_one_json_object_a_line(program: Daemon):
+    ids = program.send_all("plain", [b"%d" % number for number in range(1000)], "--recoverable")
 
-    output = daemon.cli("receive", "plain", "--all", "--json").stdout.splitlines()
+    output = program.cli("receive", "plain", "--all", "--json").stdout.splitlines()
 
     assert [json.loads(line)["id"] for line in output] == ids
     assert len(set(ids)) == 1000

@@ -3,7 +3,8 @@
     python -m tests.process.warm FD
 
 The tests run thousands of commands and daemons.  The same code runs as in a program;
-`tests/process/test_commands.py` and `tests/process/test_process.py` run real programs.
+tests that take `program` in `tests/process/test_commands.py`, and `tests/process/test_process.py`,
+run real programs.
 
 """
 
