@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.event_numbers import REQUIRED, check_place, within_limits
+from pipeline.results.below import results_among
 from pipeline.stores import store_at
 
 #: Names of NDJSON files, also compressed.
@@ -58,7 +59,7 @@ class LogFile:
 
 
 def find_files(inputs: Sequence[str]) -> list[LogFile]:
-    """Return all event files below `inputs`, sorted.
+    """Return all event files below `inputs`, sorted; results of jobs and archives are none.
 
     `inputs` are folders or files, local or in any store that fsspec supports.  Raises NoEvents if
     an input does not exist or contains no event file, StoreUnknown and StoreFailed.
@@ -69,13 +70,14 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
         if not fs.exists(root):
             raise NoEvents(f"{each} does not exist")
         listed = fs.find(root, detail=True) if fs.isdir(root) else {root: fs.info(root)}
+        is_result = results_among(fs, listed)
         for path, info in listed.items():
             below = path[len(root) :].strip("/") or path.rsplit("/", 1)[-1]
             if any(part.startswith(("_", ".")) for part in below.split("/")):
                 continue
             if below.startswith(("journal/", "inventory/")):
                 continue  # `qmd ship` writes them beside the events
-            if not path.endswith((".parquet", *_TEXT)):
+            if not path.endswith((".parquet", *_TEXT)) or is_result(path):
                 continue
             stamp = info.get("mtime") or info.get("ETag") or info.get("LastModified") or ""
             found.add(

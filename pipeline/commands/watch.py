@@ -189,7 +189,7 @@ class Watching:
             self._failed("audit", _said(self.place.where, error))
             findings = None
         if findings is not None:
-            self._tell(findings)
+            self._announce(findings)
         self.rounds += 1
         if self.metrics is not None:
             try:
@@ -198,7 +198,7 @@ class Watching:
             except OSError as error:
                 self._failed("metrics", _said(self.metrics, error))
 
-    def _tell(self, findings: list[dict[str, Any]]) -> None:
+    def _announce(self, findings: list[dict[str, Any]]) -> None:
         """Announce what is new in the findings of this round."""
         from pipeline.watch.announced import PATIENT_RUNS
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from click.testing import CliRunner, Result
 from pyarrow import parquet
 
+from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.report import outcome
 from pipeline.results.runs import (
@@ -151,6 +152,18 @@ def test_an_audit_writes_to_any_store(logs: Path, where: str, tmp_path: Path) ->
         assert sorted(pd.read_parquet(file).kind) == ["lost", "lost"]
     assert b"<html" in read(where, "report.html")
     assert not list(Path.cwd().glob("memory:*"))
+
+
+def test_results_below_the_logs_are_not_taken_for_logs(logs: Path) -> None:
+    where, before = logs / "audit", find_files([str(logs)])
+    reported = [json.loads(audit(logs, str(where), "--again").stdout) for _ in range(2)]
+    copied = where / "live" / "events.parquet"
+    copied.parent.mkdir()
+    copied.write_bytes(b"")
+    found = find_files([str(logs)])
+
+    assert [each["findings"] for each in reported] == [{"lost": 2}] * 2
+    assert {each.path for each in found} == {each.path for each in before} | {str(copied)}
 
 
 def test_an_address_that_nothing_knows_is_refused(logs: Path) -> None:

@@ -141,7 +141,8 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.event_numbers": {"pyarrow"},
     "pipeline.stores": {"fsspec"},
     "pipeline.events": {
-        *("pipeline.event_numbers", "pipeline.stores", "fsspec", "numpy", "pyarrow"),
+        *("pipeline.event_numbers", "pipeline.results", "pipeline.stores"),
+        *("fsspec", "numpy", "pyarrow"),
     },
     "pipeline.source": {
         "pipeline.stores",
