@@ -15,6 +15,13 @@ REMOVALS = (
         'hashlib.sha256(before.digest + number.to_bytes(8, "big") + entry.encode())',
         'hashlib.sha256(number.to_bytes(8, "big"))',
         f"{_LOG}test_a_changed_removed_or_replaced_entry_is_found",
+        (
+            Change(
+                "qmd/control_protocol/audit.py",
+                'hashlib.sha256(before + number.to_bytes(8, "big") + entry.encode())',
+                'hashlib.sha256(number.to_bytes(8, "big"))',
+            ),
+        ),
     ),
     Removal(
         "write the log until old entries are dropped",
