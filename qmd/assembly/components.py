@@ -416,6 +416,7 @@ class Assembly(TransferLayer):
             *(self.services, self.send_checks, self.admission, self.message_sender),
             arrivals=self._arrivals(),
             writer=self._column_writer(),
+            delayed=self.delayed,
             transaction=transaction,
             owner=owner,
         )

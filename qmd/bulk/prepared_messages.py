@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qmd.message.shared_packet import Packet
     from qmd.naming.destinations import Route
     from qmd.naming.fan_out import Several
+    from qmd.operations.delayed import DelayedMessages
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import Chosen, SendChecks
     from qmd.queues.quotas import Admission
@@ -66,6 +67,7 @@ class PreparedMessages:
         *,
         arrivals: ArrivalAnswers,
         writer: ColumnWriter,
+        delayed: DelayedMessages,
         transaction: bytes = b"",
         owner: str = "",
     ) -> None:
@@ -76,6 +78,7 @@ class PreparedMessages:
         """
         self._arrivals = arrivals
         self._writer = writer
+        self._delayed = delayed
         self._columns: MessageColumns | None = None
         self._ids: list[object] = []  # of arranged messages
         self._answered: set[int] = set()  # the numbers of messages with an acknowledgment
@@ -167,7 +170,7 @@ class PreparedMessages:
         """
         if self._columns is None:
             self._columns = MessageColumns()
-            self._now = self._sender.delayed.now
+            self._now = self._delayed.now
         messages, numbers = self._messages[some], self._numbers[some]
         for new, way, number, packets in zip(
             messages, self._ways[some], numbers, self._packets[some], strict=True
@@ -182,7 +185,7 @@ class PreparedMessages:
         made = columns.delayed
         if made is None:
             made = columns.delayed = DelayedRows(self._transaction, self._owner)
-        return self._sender.delayed.add(made, new, way, cast(Numbers, number), now=self._now)
+        return self._delayed.add(made, new, way, cast(Numbers, number), now=self._now)
 
     def _put(
         self,

@@ -59,7 +59,7 @@ class MessageSender:
         the sequences of which all messages are acknowledged.  `protect(messages,
         in_transaction=...)` checks the signatures of messages, and encrypts them."""
         self.protect = protect
-        self.delayed = delayed
+        self._delayed = delayed
         self._services = services
         self._checks = checks
         self._copies = copies
@@ -207,11 +207,11 @@ class MessageSender:
         self, batch_sender: BatchSender, messages: list[_Checked], transaction: str, owner: str
     ) -> list[_Checked]:
         """Store the messages that are due later; return the others."""
-        now, at_once, later = self.delayed.now, [], []
+        now, at_once, later = self._delayed.now, [], []
         for new, way, number, packets in messages:
             row = None
             if is_delayed(new):
-                row = self.delayed.keep(
+                row = self._delayed.keep(
                     new, way, cast(Numbers, number), transaction=transaction, owner=owner, now=now
                 )
             if row is None:
@@ -219,7 +219,7 @@ class MessageSender:
             else:
                 later.append(row)
         if later:
-            self.delayed.store(later, batch_sender.batch)
+            self._delayed.store(later, batch_sender.batch)
             batch_sender.has_delayed = True
         return at_once
 

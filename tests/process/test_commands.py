@@ -173,24 +173,15 @@ def test_any_spelling_of_a_local_queue_reaches_it(daemon: Daemon):
     (status,) = daemon.json("status")
     port, name = daemon.port, status["name"]
     spellings = (
-        "plain",
-        "PLAIN",
-        "private$\\plain",
-        ".\\private$\\plain",
-        "DIRECT=OS:.\\private$\\plain",
-        "direct=os:.\\PRIVATE$\\Plain",
-        f"DIRECT=TCP:127.0.0.1:{port}\\private$\\plain",
-        f"{name}\\private$\\plain",
-        f"DIRECT=OS:{name}\\private$\\plain",
-        f"plain@{name}",
-        f"plain@127.0.0.1:{port}",
-    )
+        "plain", "PLAIN", "private$\\plain", ".\\private$\\plain",
+        "DIRECT=OS:.\\private$\\plain", "direct=os:.\\PRIVATE$\\Plain",
+        f"DIRECT=TCP:127.0.0.1:{port}\\private$\\plain", f"DIRECT=OS:{name}\\private$\\plain",
+        f"{name}\\private$\\plain", f"plain@{name}", f"plain@127.0.0.1:{port}",
+    )  # fmt: skip
 
     sent = {each: daemon.json("send", each, each, "--recoverable") for each in spellings}
-    arrived = {
-        body(message).decode(): message["id"]
-        for message in daemon.wait_for("plain", len(spellings))
-    }
+    found = daemon.wait_for("plain", len(spellings))
+    arrived = {body(message).decode(): message["id"] for message in found}
 
     assert arrived == {each: row["id"] for each, (row,) in sent.items()}
     for each, (row,) in sent.items():

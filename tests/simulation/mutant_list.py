@@ -755,9 +755,9 @@ MUTANTS = (
     ),
     Mutant(
         "a received message has no copy in its queue's journal",
-        "qmd/outcomes/dead_letter.py",
-        "places.append(self._keep(journal, packet, None, wall_ms))",
-        "places.append(1)",
+        "qmd/outcomes/journal_copies.py",
+        "        put_all(journal, copies, batch)\n",
+        "",
         "tests/integration/operations/test_journals.py",
     ),
     # Messages to several queues: copies and their shared body.
@@ -782,8 +782,8 @@ MUTANTS = (
     Mutant(
         "a plain queue accepts a transactional copy",
         "qmd/operations/send_copies.py",
-        "if index in copies.misfits:",
-        "if index in ():",
+        "if index in copies.misfits:\n                self._refuse(",
+        "if index in ():\n                self._refuse(",
     ),
     Mutant(
         "a body is stored although every queue refuses its copy",
@@ -1012,7 +1012,7 @@ MUTANTS = (
     ),
     Mutant(
         "the log lacks journaled messages",
-        "qmd/outcomes/dead_letter.py",
+        "qmd/outcomes/journal_copies.py",
         "        if kept:\n            recorder.record(",
         "        if False:\n            recorder.record(",
     ),
@@ -1069,8 +1069,8 @@ MUTANTS = (
     Mutant(
         "a final ack of a receipt leaves before the commit",
         "qmd/outcomes/acknowledgments.py",
-        "batch.when_durable(partial(self._outgoing.appended, way.queue, acks))",
-        "self._outgoing.appended(way.queue, acks)",
+        "batch.when_durable(partial(self._outgoing.appended, way.queue, appended))",
+        "self._outgoing.appended(way.queue, appended)",
     ),
     Mutant(
         "a waiting reader gets no answer at its timeout",
@@ -1189,9 +1189,9 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledgments are journaled",
-        "qmd/outcomes/dead_letter.py",
-        "            if message_class_of(packet) in SYSTEM_CLASSES:\n                continue\n",
-        "",
+        "qmd/outcomes/journal_copies.py",
+        " if not _is_of_the_system(each.packet)]",
+        "]",
     ),
     Mutant(
         "an aborted transaction still waits for messages",

