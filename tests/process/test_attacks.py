@@ -247,7 +247,7 @@ def _flooding(remote: RemoteQueueManager, kind: str, drawn: random.Random) -> by
 @pytest.mark.parametrize("kind", ["unknown queue", "order acks", "refused", "gaps", "duplicates"])
 def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], kind: str):
     with Watch(daemon):
-        attack(flood, daemon.port, kind, scaled(2_000, 300_000))
+        attack(flood, daemon.port, kind, scaled(500, 300_000))
 
     empty_queues(daemon)
 
