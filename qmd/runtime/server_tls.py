@@ -11,6 +11,8 @@ from __future__ import annotations
 import enum
 import ssl
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +53,18 @@ class ServerObject(ssl.SSLObject):
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:
         """Return data, or write it to `buffer` and return its size."""
-        taken = Taken.NOTHING
-        while True:
-            try:
-                return super().read(len, buffer)
-            except ssl.SSLWantReadError:
-                if taken is Taken.RECORD:
-                    self._had_no_data()
-                taken = self._take()
-                if taken is Taken.NOTHING:
-                    raise
+        return self._with_records(partial(super().read, len, buffer))
 
     def unwrap(self) -> Any:
         """End the use of TLS."""
+        return self._with_records(super().unwrap)
+
+    def _with_records(self, step: Callable[[], Any]) -> Any:
+        """Return the result of a step, which gets as many records as it needs and there are."""
         taken = Taken.NOTHING
         while True:
             try:
-                return super().unwrap()
+                return step()
             except ssl.SSLWantReadError:
                 if taken is Taken.RECORD:
                     self._had_no_data()
