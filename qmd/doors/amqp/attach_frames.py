@@ -123,9 +123,9 @@ def _attach(performative: bytes) -> tuple[Key, dict[bytes, Any] | None]:
         name, is_receiver, states = "", False, None
         for field in range(min(count, _UNSETTLED + 1)):
             kind = data.next()
-            if field == _NAME:
+            if field == _NAME and kind == proton.Data.STRING:
                 name = data.get_string()
-            elif field == _ROLE:
+            elif field == _ROLE and kind == proton.Data.BOOL:
                 is_receiver = data.get_bool()
             elif field == _UNSETTLED and kind == proton.Data.MAP:
                 states = _states(data)

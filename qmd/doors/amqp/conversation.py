@@ -177,6 +177,10 @@ class Conversation:
         connection.open()
 
     def _attach(self, link: Any) -> None:
+        if link.name is None:
+            # proton reads it, but writes no frame that names the link.
+            self.fail(AmqpFault(DECODE, "an attach frame has no name, or one that is no string"))
+            return
         self._attached[link._impl] = link
         if len(self.links) >= self.limits.links:
             text = f"a connection may have {self.limits.links} links"
