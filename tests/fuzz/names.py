@@ -103,7 +103,7 @@ def check_names(data: bytes) -> None:
         _check_format_name(name)
     if (path := _read(parse_path_name, text)) is not None:
         assert parse_path_name(str(path)) == path
-        assert parse_path_name(str(path).swapcase()).key == path.key
+        assert parse_path_name(_other_case(str(path))).key == path.key
     if (guid := _read(guid_bytes, text)) is not None:
         assert guid_bytes(guid_text(guid)) == guid
     _read(parse_message_id, text)
@@ -117,10 +117,15 @@ def _text(data: bytes) -> str:
         return data.decode("utf-8", "replace")
 
 
+def _other_case(text: str) -> str:
+    """Return a name in its other case, but with the small sigma: no name has the capital one."""
+    return text.swapcase().replace("\N{GREEK CAPITAL LETTER SIGMA}", "\N{GREEK SMALL LETTER SIGMA}")
+
+
 def _check_format_name(name: FormatName) -> None:
     printed = str(name)
     assert parse_format_name(printed) == name
-    assert parse_format_name(printed.swapcase()).key == name.key
+    assert parse_format_name(_other_case(printed)).key == name.key
     if isinstance(name, DirectName):
         assert queue_key(name) == name.local_path.key
         again = parse_wire_name(name.wire_bytes())
