@@ -56,13 +56,6 @@ async def _pin(components: Components, request: PinPeer) -> Value:
         row = components.origins.pin(guid, fact)
     components.identities.resolve(guid)
     await components.services.storage.batch.barrier()
-    for connection in list(components.peers.connections):
-        session = connection.session
-        if session is None or (session.remote_id, connection.fact) != (guid, row.fact):
-            continue
-        if connection.origin != row.origin:
-            # A session keeps its origin to its end; the next one has the new one.
-            connection.close("an operator has joined its address or key to another origin")
     return _row(components, row)
 
 

@@ -96,6 +96,11 @@ class Origins:
         self._look_again_at = 0.0
         #: Called with the GUID when its primary origin has changed.
         self.on_primary: Callable[[bytes], None] = lambda guid: None
+        #: Called with the GUID when one of its facts may belong to another origin than before, and
+        #: with a function that returns whether a session has kept its origin.
+        self.on_facts: Callable[[bytes, Callable[[PeerConnection], bool]], None] = (
+            lambda guid, has_kept_origin: None
+        )
         #: Called when a session states a GUID with another primary origin.
         self.on_conflict: Callable[[PeerConnection, PeerOrigin], None] = lambda session, known: None
 
@@ -173,18 +178,27 @@ class Origins:
             connection.fact = f"{AUTHORITY}{certified.authority}"
         else:
             connection.fact = connection.host
+        connection.origin, connection.is_upgraded = self._belonging(connection, guid)
+
+    def _belonging(self, connection: PeerConnection, guid: bytes) -> tuple[str, bool]:
+        """Return the origin of a session, and whether its key is new for one known by its address.
+
+        The latter is a host that runs qmd, and has been upgraded.
+        """
         row = self._known.get(guid, {}).get(connection.fact)
-        connection.origin = connection.fact if row is None else row.origin
+        if row is not None:
+            return row.origin, False
         before = self._primary.get(guid)
-        if row is None and key is not None and before is not None:
-            # A host that runs qmd, is known by its address and has been upgraded.
-            connection.is_upgraded = (
-                before.fact == connection.host
-                and bool(before.is_qmd)
-                and before.bound < Bound.AUTHORITY
-            )
-            if connection.is_upgraded or self._is_renewed(connection, guid, before):
-                connection.origin = before.origin
+        if connection.peer_key is None or before is None:
+            return connection.fact, False
+        is_upgraded = (
+            before.fact == connection.host
+            and bool(before.is_qmd)
+            and before.bound < Bound.AUTHORITY
+        )
+        if is_upgraded or self._is_renewed(connection, guid, before):
+            return before.origin, is_upgraded
+        return connection.fact, False
 
     def _is_renewed(self, connection: PeerConnection, guid: bytes, before: PeerOrigin) -> bool:
         """Return whether an authority vouches for another key of a host that it has vouched for."""
@@ -277,7 +291,8 @@ class Origins:
     def _upgrade(self, connection: PeerConnection, before: PeerOrigin) -> None:
         """Let a host keep its origin with the key that it has proven for the first time.
 
-        Sessions without proof from its address are another origin from now on.
+        Sessions without proof from its address, and with other keys, are another origin from now
+        on, also those that are open.
         """
         run = connection.instance or Instance(0, b"")
         self._store(
@@ -290,6 +305,12 @@ class Origins:
                 last_seen_s=self._now_s(),
             ),
         )
+        connection.is_upgraded = False
+        self._facts_changed(before.queue_manager)
+
+    def _facts_changed(self, guid: bytes) -> None:
+        """Let the sessions end that would get another origin if they began now."""
+        self.on_facts(guid, lambda session: self._belonging(session, guid)[0] == session.origin)
 
     # Operators.
 
@@ -303,6 +324,7 @@ class Origins:
         ]
         row = row._replace(bound=Bound.OPERATOR)
         self._store(*others, row)
+        self._facts_changed(guid)
         return row
 
     def join(self, guid: bytes, fact: str) -> PeerOrigin | None:
@@ -317,12 +339,14 @@ class Origins:
         row = self._known.get(guid, {}).get(fact) or self._new(guid, fact)
         row = row._replace(origin=primary.origin, bound=Bound.OPERATOR)
         self._store(row)
+        self._facts_changed(guid)
         return row
 
     def forget(self, guid: bytes, fact: str = ALL) -> int:
         """Forget a fact about a queue manager, or all; return the number of those known."""
         chosen = [row for row in self.facts(guid) if fact in (ALL, row.fact)]
         self._remove(chosen)
+        self._facts_changed(guid)
         return len(chosen)
 
     def forget_runs(self, guid: bytes) -> int:

@@ -42,6 +42,8 @@ RECEIPT_ACK_MAX_S = 0.1
 
 #: The reason of a session with a queue manager that states the GUID of another one.
 NOT_THE_ONE = "it has not proven to be the queue manager that is known by its GUID"
+#: The reason of a session whose address or key belongs to another origin than at its beginning.
+ANOTHER_ORIGIN = "its address or its key belongs to another origin now (qmd peer list)"
 
 
 class LinkObserver(Protocol):
@@ -72,6 +74,7 @@ class Peers:
         self._origins = origins
         self._own_addresses = OwnAddresses(services)
         origins.on_primary = self._primary_changed
+        origins.on_facts = self._facts_changed
         self._tls = tls
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
@@ -286,6 +289,9 @@ class Peers:
         if connection.link is not None:
             self._known_hosts.add(connection.host, is_dialled=True)
         connection.handshake_done = True
+        # Others may have proven a key, or got a pin, since its handshake was judged.
+        self._origins.identify(connection, guid, connection.peer_key)
+        hindrance = self._tls.judge(connection, guid)
         self._tls.opened(connection)
         self._by_origin.setdefault((guid, connection.origin), []).append(connection)
         origins = self._origins_of.setdefault(guid, {})
@@ -299,6 +305,9 @@ class Peers:
             origin=connection.origin,
             dialled=connection.link is not None,
         )
+        if hindrance is not None:
+            connection.close(hindrance)
+            return
         self._origins.opened(connection)
         link = connection.link
         if link is not None:
@@ -337,6 +346,18 @@ class Peers:
             is_proof(primary.fact)
             and (primary.bound >= Bound.CONFIGURED or primary.host == connection.host)
         )
+
+    def _facts_changed(
+        self, guid: bytes, has_kept_origin: Callable[[PeerConnection], bool]
+    ) -> None:
+        """End the sessions of which the origin is another one now: each keeps its own to its end.
+
+        A program whose session has begun before would else go on as the queue manager.
+        """
+        for origin in list(self._origins_of.get(guid, ())):
+            for connection in [*self._by_origin.get((guid, origin), ())]:
+                if not has_kept_origin(connection):
+                    connection.close(ANOTHER_ORIGIN)
 
     def _primary_changed(self, guid: bytes) -> None:
         """Let the link to a queue manager use a session with its primary origin only."""

@@ -427,3 +427,19 @@ def test_an_open_session_without_tls_ends_when_its_guid_is_bound_to_tls(hosts: H
     receiver.wait_for("q", 1)
     false.connection.expect_closed()
     assert status(sender)["accepted"] == 1
+
+
+def test_a_handshake_without_tls_that_waits_is_refused_when_its_guid_is_bound_to_tls(hosts: Hosts):
+    """It was permitted when it began."""
+    sender, receiver = pair(hosts)
+    sender.configure({"tls": {"policy": [f"127.0.0.1 preferred {tls_port(receiver)}"]}})
+    sender.restart()
+    with Connection.open(sender.port, source="127.0.0.2") as false:
+        false.send(wire.establish(client=wire_guid(receiver)))
+        assert isinstance(wire.parse(false.frame()), Establish)
+        sender.send(direct(receiver.port, "q"), b"1")
+        receiver.wait_for("q", 1)
+
+        false.send(wire.parameters())
+
+        false.expect_closed()

@@ -1,10 +1,11 @@
 """All removals, in the order of SECURITY.md."""
 
-from tests.attack.removals import doors, kept, local, path, peer, port, tokens
+from tests.attack.removals import doors, kept, local, origins, path, peer, port, tokens
 
 ALL = (
     *port.REMOVALS,
     *peer.REMOVALS,
+    *origins.REMOVALS,
     *path.REMOVALS,
     *local.REMOVALS,
     *tokens.REMOVALS,

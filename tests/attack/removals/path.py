@@ -56,6 +56,14 @@ REMOVALS = (
     ),
     Removal(
         "TLS is cut, and only the port without TLS let through",
+        "qmd/peers/sessions.py",
+        "        if hindrance is not None:\n            connection.close(hindrance)",
+        "        if False:\n            connection.close(hindrance)",
+        "tests/attack/test_tls.py"
+        "::test_a_handshake_without_tls_that_waits_is_refused_when_its_guid_is_bound_to_tls",
+    ),
+    Removal(
+        "TLS is cut, and only the port without TLS let through",
         "qmd/peers/tls_peers.py",
         "            or row is not None\n            or dialled.address in self._needed\n",
         "",
