@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from protocol import (
@@ -76,10 +76,14 @@ class _WayBack:
 def administration_name(destination: AckDestination) -> FormatName:
     """Return the name of an administration queue.  Raises InvalidName."""
     if isinstance(destination, DirectQueueName):
-        return parse_wire_name(destination.name)
+        return _parsed(destination.name)
     if isinstance(destination, PrivateQueueName):
         return PrivateName(destination.queue_manager, destination.number)
     return PublicName(destination)
+
+
+# The messages of one application name the same few queues, and a message up to a hundred.
+_parsed = lru_cache(256)(parse_wire_name)
 
 
 class Acknowledgments:

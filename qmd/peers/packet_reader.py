@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # the usual window never sends more; one that ignores it, or a peer with a wide window, may send
 # hundreds of small packets in one read.
 TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 2
+LONG_S = 0.000_5  # duration of packets of a turn that ask for a hundred acknowledgments, say
 TIMED_PACKETS = 4  # two readings of the clock take as long as one packet
 TURN_S = 0.001  # intended maximum duration of a turn
 FLOOD_TURN_S = 0.000_15  # the same for a connection that floods
@@ -95,6 +96,7 @@ class PacketReader:
         self._turn = -1  # serial number of the last turn with packets of this connection
         self._processed = 0  # packets in that turn
         self._packets_max = TURN_PACKETS_MIN  # of a heavy connection, in the duration of a turn
+        self._was_long = False  # its last turn while it was not trusted: more than LONG_S
         self._lost = ""  # why the connection is lost, if it is
 
     def start(self, transport: asyncio.Transport, host: str) -> None:
@@ -181,7 +183,7 @@ class PacketReader:
                     self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._processed
                 )
                 if not self._reputation.is_trusted:
-                    own_max = TURN_PACKETS_MIN
+                    own_max = 1 if self._was_long else TURN_PACKETS_MIN
                 self._process(min(own_max, packets_max), now)
             self._wait_for_turn(now, is_heavy=self._is_heavy)
         self._advance(now)
@@ -376,7 +378,10 @@ class PacketReader:
         session = connection.session
         assert session is not None
         useless_before, exchanged_before = reputation.useless, session.exchanged_count
+        busy_time = self._services.environment.busy_time
+        began_s = busy_time()
         connection.process(packets, now)
+        self._was_long = busy_time() - began_s > LONG_S
         if connection.handshake_done and reputation.useless <= useless_before:
             reputation.count_useful(session.exchanged_count - exchanged_before)
             if reputation.is_trusted and not self._is_closed:

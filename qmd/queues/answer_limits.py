@@ -128,9 +128,7 @@ class AnswerLimits:
             used, messages = queue.bytes, queue.messages
         else:
             used = share.bytes
-            messages = sum(
-                each.messages for key in share.keys if (each := self._find(key)) is not None
-            )
+            messages = share.messages(self._messages_in, settings.acknowledgments_per_host)
         host = queue.destination if share is None else share.host
         if messages >= settings.acknowledgments_per_host:
             return (
@@ -145,6 +143,10 @@ class AnswerLimits:
                 " ([consequences] waiting)"
             )
         return ""
+
+    def _messages_in(self, key: str) -> int:
+        queue = self._find(key)
+        return 0 if queue is None else queue.messages
 
     def take_copies(self, host: str, wanted: int) -> int:
         """Return how many acknowledgments to further queues a host may cause now; count them."""

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ASKED_MAX = 32  # questions for the number of messages that one count answers
+
 
 class TotalBytes:
     """The bytes in the queues of all shares."""
@@ -15,7 +22,7 @@ class TotalBytes:
 class Share:
     """The outgoing queues that one host asks for."""
 
-    __slots__ = ("_total", "bytes", "host", "keys", "search_at")
+    __slots__ = ("_asked", "_counted", "_total", "bytes", "host", "keys", "search_at")
 
     def __init__(self, total: TotalBytes, host: str) -> None:
         self._total = total
@@ -24,6 +31,21 @@ class Share:
         # Names, because a reference to a queue would keep it from being forgotten.
         self.keys: dict[str, None] = {}
         self.search_at = 0.0  # no search for idle queues before
+        self._counted = 0  # messages, at the last count
+        self._asked = ASKED_MAX  # since then
+
+    def messages(self, count: Callable[[str], int], limit: int) -> int:
+        """Return the number of messages in these queues before one more is added.
+
+        `count` returns that of the queue with a key.  Each acknowledgment asks for the number, and
+        there may be as many queues: they are counted at every `ASKED_MAX`th question only, and
+        whenever the number might reach the limit.
+        """
+        self._asked += 1
+        if self._asked >= ASKED_MAX or self._counted + self._asked >= limit:
+            self._counted = sum(map(count, self.keys))
+            self._asked = 0
+        return self._counted + self._asked
 
     def grow(self, size: int) -> None:
         """Count `size` more bytes; a negative number counts fewer."""
