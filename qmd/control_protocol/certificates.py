@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
 FINGERPRINT = "sha256:"
 NAMES_MAX = 4
+
+
+def expires_at_s(tls: ssl.SSLObject | None) -> float:
+    """Return when the certificate of a client expires, in seconds since 1970; infinity without one.
+
+    A connection may be open longer, and a session that TLS resumes shows no certificate again.
+    """
+    fields = None if tls is None else tls.getpeercert()
+    return float(ssl.cert_time_to_seconds(str(fields["notAfter"]))) if fields else math.inf
 
 
 def certificate_names(certificate: bytes, fields: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -8,10 +8,15 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.patience import END_S
 from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
@@ -20,6 +25,8 @@ from tests.process.remote_daemon import make_certificates
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"
 )
+
+SHORT_S = 3.0  # of a certificate that expires during a test
 
 
 def make_client(folder: Path, name: str, subject: str) -> None:
@@ -31,6 +38,29 @@ def make_client(folder: Path, name: str, subject: str) -> None:
             "-days", "30", "-CAcreateserial", "-out", f"{name}.crt"]  # fmt: skip
     for command in (new, sign):
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def make_short_client(folder: Path, name: str, seconds: float) -> None:
+    """Make a certificate of a client that expires after some seconds."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(seconds=seconds))
+        .sign(signer, hashes.SHA256())
+    )
+    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / f"{name}.crt").write_bytes(made.public_bytes(pem))
+    secret = key.private_bytes(pem, kind, serialization.NoEncryption())
+    (folder / f"{name}.key").write_bytes(secret)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +82,7 @@ def door(folder: Path) -> Iterator[HttpDoor]:
     yield from open_door(
         folder / "door",
         "orders",
+        "bills",
         certificate=str(folder / "remote.crt"),
         key=str(folder / "remote.key"),
         client_ca=str(folder / "ca.crt"),
@@ -114,6 +145,103 @@ def test_a_token_holds_over_tls_and_before_a_certificate(door: HttpDoor, folder:
         client.json("GET", "/v1/pushes")
     with client_of(door, folder, "machine", "wrong") as client:
         assert client.problem("GET", "/v1/queues") == (401, "token_refused")
+
+
+def test_a_page_in_a_browser_cannot_use_the_certificate_of_its_visitor(
+    door: HttpDoor, folder: Path
+) -> None:
+    """A browser shows it for the requests of every page; a form needs no permission to send."""
+    door.daemon.cli("acl", "grant", "cert:machine 7", "send,receive,peek", "bills")
+    page = {"origin": "https://evil.example", "media": "text/plain"}
+    with client_of(door, folder, "machine") as client:
+        client.send("bills", "of the visitor")
+
+        for path in (messages("bills"), "/v1/queues/bills/receive"):
+            assert client.problem("POST", path, b"", **page) == (403, "http_from_a_page")
+
+        (found,) = client.receive("bills")
+        assert found["body"] == "of the visitor"
+
+
+class Short:
+    """A certificate of a client that is valid for some seconds, and connections with it."""
+
+    def __init__(self, door: HttpDoor, folder: Path) -> None:
+        self._port = door.port
+        self._until = time.monotonic() + SHORT_S
+        make_short_client(folder, "short", SHORT_S)
+        self._context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        self._context.load_cert_chain(folder / "short.crt", folder / "short.key")
+
+    def connect(self, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
+        """Open a connection, which may resume the session of an earlier one."""
+        plain = socket.create_connection(("127.0.0.1", self._port), timeout=END_S)
+        return self._context.wrap_socket(plain, server_hostname="localhost", session=session)
+
+    def expire(self) -> None:
+        """Wait until it has expired."""
+        time.sleep(max(0.0, self._until + 0.5 - time.monotonic()))
+
+
+def status(connection: ssl.SSLSocket) -> int:
+    """Return the status of the answer to a request that needs a certificate; 0: there is none."""
+    try:
+        connection.sendall(b"GET /v1/queues/orders/messages HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answer = connection.recv(65536)
+    except OSError:
+        return 0
+    return int(answer.split()[1]) if answer else 0
+
+
+def ends(connection: ssl.SSLSocket) -> bool:
+    """Return whether a connection ends within some seconds, whatever it is sent before."""
+    deadline = time.monotonic() + END_S
+    while (left := deadline - time.monotonic()) > 0:
+        connection.settimeout(left)
+        try:
+            if not connection.recv(65536):
+                return True
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return False
+
+
+def test_a_certificate_that_has_expired_gives_no_rights_to_an_open_connection(
+    door: HttpDoor, folder: Path
+) -> None:
+    door.daemon.cli("acl", "grant", "cert:short", "peek", "orders")
+    door.daemon.cli("acl", "grant", "cert:short", "read-events", "host")
+    short = Short(door, folder)
+    with short.connect() as connection, short.connect() as stream:
+        assert status(connection) == 200
+        stream.sendall(
+            b"GET /v1/events?last=0 HTTP/1.1\r\nhost: localhost\r\n"
+            b"accept: text/event-stream\r\n\r\n"
+        )
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200")
+
+        short.expire()
+
+        assert status(connection) in (0, 401)
+        assert ends(stream), "it would get the events of all that is done from now on"
+
+
+def test_a_certificate_that_has_expired_is_not_resumed(door: HttpDoor, folder: Path) -> None:
+    door.daemon.cli("acl", "grant", "cert:short", "peek", "orders")
+    short = Short(door, folder)
+    with short.connect() as connection:
+        assert status(connection) == 200
+        session = connection.session
+
+    short.expire()
+
+    try:
+        with short.connect(session) as again:
+            assert status(again) in (0, 401)
+    except ssl.SSLError:
+        pass  # a whole handshake, in which the certificate is refused
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -18,6 +20,12 @@ class Peer(NamedTuple):
     address: str  # an IP address, or "" for a Unix socket
     user: int | None = None  # of a Unix socket, according to the kernel
     certificate: tuple[str, ...] = ()  # the principals of a verified client certificate
+    expires_at_s: float = math.inf  # of the certificate, in seconds since 1970
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its certificate has expired since it was verified."""
+        return time.time() >= self.expires_at_s
 
 
 class Request:

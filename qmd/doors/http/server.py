@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import structlog
 
-from qmd.control_protocol.certificates import certificate_names
+from qmd.control_protocol.certificates import certificate_names, expires_at_s
 from qmd.control_protocol.peer_credentials import peer_credentials
 from qmd.doors import handshakes
 from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
@@ -98,14 +98,16 @@ class HttpServer:
         return self._date[1]
 
     async def _sweep(self) -> None:
-        """End connections at their deadlines."""
+        """End connections at their deadlines, and when the certificates of clients expire."""
         limits, loop = self.limits, asyncio.get_running_loop()
         pause_s = min(1.0, limits.head_s / 4, limits.body_s / 4, limits.write_s / 4)
         while True:
             await asyncio.sleep(pause_s)
             now = loop.time()
             for connection in list(self.registry.connections):
-                if min(connection.deadline, connection.write_by) <= now:
+                if connection.peer.has_expired:
+                    connection.abort()
+                elif min(connection.deadline, connection.write_by) <= now:
                     connection.is_late()
 
 
@@ -256,6 +258,9 @@ class HttpConnection(asyncio.Protocol):
             return
         self._part, self._head_bytes = "", 0
         self.deadline = _NEVER
+        if self.peer.has_expired:
+            self._fault(401, "http_no_credentials", "the certificate of the client has expired")
+            return
         try:
             segments, query = split_target(self._url)
         except ValueError as error:
@@ -441,7 +446,7 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     name = transport.get_extra_info("peername")
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     address = str(name[0]).removeprefix("::ffff:") if name else ""
-    return Peer(address, None, _principals(tls) if tls else ())
+    return Peer(address, None, _principals(tls) if tls else (), expires_at_s(tls))
 
 
 def _principals(tls: ssl.SSLObject) -> tuple[str, ...]:

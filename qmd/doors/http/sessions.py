@@ -104,6 +104,9 @@ class Sessions:
         if peer.user is not None and peer.user in (0, os.geteuid()):
             return SocketAddress(self._control)
         if peer.certificate:
+            # A browser shows it for the requests of all pages, also for those that send or receive.
+            if "origin" in headers:
+                raise Problem(403, "http_from_a_page")
             return DoorAddress(self._control, (*peer.certificate, *_host(peer)))
         if not self._anonymous or not (peer.user is not None or _is_loopback(peer.address)):
             raise Problem(401, "http_no_credentials", headers=CHALLENGE)

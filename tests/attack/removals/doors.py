@@ -3,6 +3,7 @@
 from tests.attack.removals.removal import Change, Removal
 
 _HTTP = "tests/attack/test_http_door.py::"
+_HTTPS = "tests/process/test_https_door.py::"
 _SRMP = "tests/process/test_srmp.py::"
 _ACTING = "tests/integration/control/test_acting.py::"
 _SRMP_UNIT = "tests/unit/doors/test_srmp.py::"
@@ -60,6 +61,27 @@ REMOVALS = (
         '        if "origin" in headers or not is_loopback_name(headers.get("host", "localhost")):',
         "        if False:",
         "tests/process/test_http_door.py::test_a_page_in_a_browser_cannot_use_the_door",
+    ),
+    Removal(
+        "a page in a browser that has a client certificate",
+        "qmd/doors/http/sessions.py",
+        '            if "origin" in headers:\n',
+        "            if False:\n",
+        f"{_HTTPS}test_a_page_in_a_browser_cannot_use_the_certificate_of_its_visitor",
+    ),
+    Removal(
+        "a client certificate that has expired",
+        "qmd/doors/http/server.py",
+        "                if connection.peer.has_expired:",
+        "                if False:",
+        f"{_HTTPS}test_a_certificate_that_has_expired_gives_no_rights_to_an_open_connection",
+    ),
+    Removal(
+        "a client certificate that has expired",
+        "qmd/doors/http/server.py",
+        "        if self.peer.has_expired:",
+        "        if False:",
+        f"{_HTTPS}test_a_certificate_that_has_expired_is_not_resumed",
     ),
     Removal(
         "a webhook to an inner address, by name or redirect",
