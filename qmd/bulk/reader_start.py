@@ -38,9 +38,16 @@ class ReaderStarts:
         kind, number = _parsed(start)
         if kind == OLDEST:
             return 0
-        if kind == _POSITION:
-            return max(number - 1, 0)
         frontier = await self._ranges.frontier()
+        if kind == _POSITION:
+            if number > frontier:  # such a reader would wait for this number, and skip the rest
+                raise Refusal(
+                    "bad_reader_start",
+                    f"no message of {queue.name} has had position {number}: the next one to come"
+                    f" has {frontier} or more",
+                    f"Give the arrival number of a message, or {NEWEST}.",
+                )
+            return max(number - 1, 0)
         if kind == NEWEST:
             return frontier
         first = await self._services.storage.read(

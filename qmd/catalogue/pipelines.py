@@ -35,7 +35,8 @@ ENTRIES = (
         "bad_reader_start",
         "A reader cannot start there.",
         "It starts with the oldest message, with those that arrive from now on, at a position or "
-        "at a time; or a message of that time or later has to be there, and none is.",
+        "at a time. No message has had that position, or a message of that time or later has to "
+        "be there, and none is.",
         "Give another start, or an earlier time.",
         "bad_request",
     ),

@@ -78,6 +78,21 @@ async def test_another_start_is_refused(hosts: Hosts) -> None:
 
 
 @hosted
+async def test_a_position_that_no_message_has_had_is_refused(hosts: Hosts) -> None:
+    """Its reader would skip all messages that come until then."""
+    a = await hosts.start()
+    await a.create("orders")
+    await a.send("orders", *numbered(2))
+    last = (await arrivals(a))[-1][0]
+
+    following = await opened(a, "following", start=f"position:{last + 1}")
+    await a.send("orders", *numbered(1, 2))
+    assert (await following.reserve(0))["messages"] == 1
+    assert await refused(opened(a, "far", start=f"position:{last + 1000}")) == "bad_reader_start"
+    assert a.readers.get("far") is None
+
+
+@hosted
 async def test_a_reader_that_needs_a_message_leaves_nothing_without_one(hosts: Hosts) -> None:
     a = await hosts.start()
     for queue in ("orders", "invoices"):
