@@ -7,7 +7,9 @@ and messages that arrive after the plan are not read.
 
 from __future__ import annotations
 
-import fnmatch
+import heapq
+import itertools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,7 @@ from pipeline.source.bounds import POSITION_MAX
 from pipeline.source.connection import Connection
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
-from pipeline.source.errors import plainly
+from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.events import event_batch
 from pipeline.source.filters import PushedFilters, pushed, within
 from pipeline.source.options import Endpoint, Options
@@ -27,7 +29,7 @@ from pipeline.source.output import output_of
 from qmd.control_protocol import bulk as pipeline_frames
 
 EVENTS_A_PAGE = 5_000
-PATTERN = "*?["
+PATTERN = "*"
 FAR_MS = 1 << 60  # stands for the end of time
 
 
@@ -48,7 +50,7 @@ class EventLogRange(InputPartition):
     """The event log of one queue manager, up to its end when the query was planned."""
 
     endpoint: Endpoint
-    queue: str
+    queues: tuple[str, ...]  # none: all events
     last: tuple[int, int]  # block and index of its last event
 
 
@@ -59,7 +61,7 @@ class LiveReader(DataSourceReader):
         self.options = options
         self.kind = options.kind
         self.output = output_of(options, self.kind, given)
-        self._asked = pushed(self.output.where.filters())
+        self._asked = pushed(self.output.where.filters(), self.kind)
         self.pushed = self._narrowed("")
 
     def _narrowed(self, queue: str) -> PushedFilters:
@@ -79,8 +81,10 @@ class LiveReader(DataSourceReader):
         if self.pushed.nothing:
             return []
         found: list[InputPartition] = []
+        known: dict[str, Connection] = {}
         for wanted in self.options.sources():
             with Connection(wanted.endpoint, patient=self.options.is_patient) as at:
+                check_other(at, known)
                 if not self._wants(at):
                     continue
                 if self.kind == "events":
@@ -94,10 +98,11 @@ class LiveReader(DataSourceReader):
 
     def _logs(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         newest = at.run(at.qm.events(last=1))["events"]
-        if not newest:
+        names = tuple(expand(at, queues))
+        if not newest or (queues and not names):
             return []
         last = newest[-1]["block"], newest[-1]["index"]
-        return [EventLogRange(at.endpoint, queue, last) for queue in queues or [""]]
+        return [EventLogRange(at.endpoint, names, last)]
 
     def _ranges(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         found: list[InputPartition] = []
@@ -110,11 +115,17 @@ class LiveReader(DataSourceReader):
                 continue
             place = Place(at.qm.name, at.qm.id, queue)
             parts = self.options.partitions
-            split = at.run(
-                at.qm.pipeline.split_range(
-                    queue, parts, after=after, until=0 if until >= POSITION_MAX else until
+            try:
+                split = at.run(
+                    at.qm.pipeline.split_range(
+                        queue, parts, after=after, until=0 if until >= POSITION_MAX else until
+                    )
                 )
-            )
+            except SourceError as error:
+                if error.code != "bad_range":
+                    raise
+                self._check_start(named, after, at)
+                continue  # a condition on the position is behind the newest message
             if split.queue in ids:
                 continue
             ids.add(split.queue)
@@ -138,6 +149,16 @@ class LiveReader(DataSourceReader):
         until = last - 1 if isinstance(last, int) else POSITION_MAX
         return max(self.pushed.after, after, 0), min(self.pushed.until, until)
 
+    def _check_start(self, queue: str, after: int, at: Connection) -> None:
+        """Refuse a start at a position that no message has had yet."""
+        first = self.options.starting.of(queue)
+        if isinstance(first, int) and first - 1 == after:
+            raise option_error(
+                "startingOffsets",
+                f"begins {queue} at {first}, and no message of {at.endpoint} has that position yet;"
+                " the positions are those of the column position",
+            )
+
     @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, EventLogRange):
@@ -153,28 +174,48 @@ class LiveReader(DataSourceReader):
         return iter(())  # Spark adds an empty partition if there is none
 
     def _read_log(self, log: EventLogRange) -> Iterator[Any]:
+        with Connection(log.endpoint, patient=True) as at:
+            logs = [self._events(at, log, queue) for queue in log.queues or ("",)]
+            events = _each_once(heapq.merge(*logs, key=_place_in_log))
+            while page := list(itertools.islice(events, EVENTS_A_PAGE)):
+                yield self.output.of(event_batch(page, self.output.decoded))
+
+    def _events(self, at: Connection, log: EventLogRange, queue: str) -> Iterator[dict[str, Any]]:
+        """Yield the events of a queue, or all with "", in the order of the log."""
         first_ms, last_ms = self.pushed.moments
         kinds = [] if self.pushed.kinds is None else sorted(self.pushed.kinds)
-        with Connection(log.endpoint, patient=True) as at:
-            cursor, ended = "", False
-            while not ended:
+        cursor, ended = "", False
+        while not ended:
+            try:
                 page = at.run(
                     at.qm.events(
                         cursor,
                         limit=EVENTS_A_PAGE,
-                        queue=log.queue,
+                        queue=queue,
                         kinds=kinds,
                         since=first_ms / 1000 if first_ms else None,
                         until=(last_ms + 1) / 1000 if last_ms < FAR_MS else None,
                     )
                 )
-                events = [
-                    each for each in page["events"] if (each["block"], each["index"]) <= log.last
-                ]
-                ended = page["end"] or len(events) < len(page["events"])
-                cursor = page["cursor"]
-                if events:
-                    yield self.output.of(event_batch(events, self.output.decoded))
+            except SourceError as error:
+                if error.code != "bad_event_kind":
+                    raise
+                kinds = []  # a condition names a kind that there is not: `where` compares it
+                continue
+            events = page["events"]
+            there = [each for each in events if _place_in_log(each) <= log.last]
+            ended = page["end"] or len(there) < len(events)
+            cursor = page["cursor"]
+            yield from there
+
+
+def _place_in_log(event: dict[str, Any]) -> tuple[int, int]:
+    return event["block"], event["index"]
+
+
+def _each_once(events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Leave out repeated events: one may be of two queues, and a queue has several spellings."""
+    return (next(same) for _, same in itertools.groupby(events, _place_in_log))
 
 
 def expand(at: Connection, queues: Iterable[str]) -> dict[str, str]:
@@ -189,7 +230,7 @@ def expand(at: Connection, queues: Iterable[str]) -> dict[str, str]:
             known = [str(one["name"]) for one in at.run(at.qm.list_queues())]
         for name in known:
             if any(
-                fnmatch.fnmatchcase(name.casefold(), pattern.casefold())
+                _matches(name.casefold(), pattern.casefold())
                 for pattern in (queue, f"private$\\{queue}")
             ):
                 names.setdefault(name, queue)
@@ -197,7 +238,25 @@ def expand(at: Connection, queues: Iterable[str]) -> dict[str, str]:
 
 
 def is_pattern(queue: str) -> bool:
-    return any(sign in queue for sign in PATTERN)
+    return PATTERN in queue
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts = (re.escape(part) for part in pattern.split(PATTERN))
+    return re.fullmatch(".*".join(parts), name, re.DOTALL) is not None
+
+
+def check_other(at: Connection, known: dict[str, Connection]) -> None:
+    """Refuse a queue manager that has another address, too: its rows would come twice.
+
+    `known` has the connections by the ids of their queue managers, and gets this one.
+    """
+    other = known.setdefault(at.qm.id, at)
+    if other is not at:
+        raise option_error(
+            "endpoint",
+            f"names {at.endpoint} and {other.endpoint}, which are one queue manager; name it once",
+        )
 
 
 def read_range(

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipeline.source.errors import option_error
@@ -20,6 +20,8 @@ POSITION_MAX = (1 << 44) - 1
 _KAFKA_NUMBERS = {-2: EARLIEST, -1: LATEST}
 # From 1973 to 5138.  Seconds have fewer digits, microseconds more: they would be silently wrong.
 _MILLISECONDS = re.compile(r"\d{12,14}|0")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 Position = int | str  # a number of arrival, EARLIEST or LATEST
 
@@ -111,27 +113,30 @@ def _times(option: str, text: str, queues: list[str]) -> dict[str, int]:
             )
         if not _is_whole(time) and not isinstance(time, str):
             raise option_error(option, wrong)
-    return {
-        queue: max(0, time) if _is_whole(time) else moment_ms(option, time)
-        for queue, time in listed.items()
-    }
+    return {queue: moment_ms(option, str(time)) for queue, time in listed.items()}
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a time in milliseconds since 1970, given as such or in ISO 8601 (UTC)."""
+    """Return a time in milliseconds since 1970: the first whole one that is not before it.
+
+    Messages arrive at whole milliseconds, so it serves as a start and as an end.
+    """
+    return max(0, -((_EPOCH - moment_of(option, text)) // _MILLISECOND))
+
+
+def moment_of(option: str, text: str) -> datetime:
+    """Return a time, given in milliseconds since 1970 or in ISO 8601 (UTC).  Raises SourceError."""
     text = text.strip()
-    if _MILLISECONDS.fullmatch(text):
-        return int(text)
     try:
+        if _MILLISECONDS.fullmatch(text):
+            return _EPOCH + int(text) * _MILLISECOND
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise option_error(
             option,
             f"is {text!r}; it is a time as 2026-01-31T08:00:00Z, or milliseconds since 1970",
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, int(moment.timestamp() * 1000))
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _is_whole(value: Any) -> bool:

@@ -15,11 +15,13 @@ from typing import Any
 
 from protocol.errors import InvalidName
 from protocol.identifiers import parse_correlation
+from protocol.message_class import MessageClass
 from qmd.client import Choice
 from qmd.control_protocol.bulk import Filter
 
 _POSITION_MAX = (1 << 44) - 1  # of an arrival number
 _IDS_MAX = 10_000
+_OF_EVENTS = (("host",), ("queue_manager",), ("queue",), ("kind",), ("time",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,14 @@ class PushedFilters:
         return name not in self.places or value in self.places[name]
 
 
-def pushed(filters: Iterable[Any]) -> PushedFilters:
-    """Translate all of the filters, which are joined by AND."""
+def pushed(filters: Iterable[Any], kind: str = "messages") -> PushedFilters:
+    """Translate all of the filters on messages or events, which are joined by AND."""
     found = PushedFilters()
     for one in filters:
-        found = _with(found, type(one).__name__, getattr(one, "attribute", ()), one)
+        path = getattr(one, "attribute", ())
+        # Some columns of events have other values: without a correlation id it is an empty text.
+        if kind == "messages" or path[:1] in _OF_EVENTS:
+            found = _with(found, type(one).__name__, path, one)
     return found
 
 
@@ -84,7 +89,9 @@ def _with(found: PushedFilters, kind: str, path: tuple[str, ...], one: Any) -> P
     if name in ("label", "reason", "destination"):
         return _texted(found, name, kind, value)
     if name == "class" and kind == "EqualTo":
-        return _choosing(found, message_class=str(value))
+        # The queue manager refuses a class that it does not know; no row has it.
+        known = str(value).upper() in MessageClass.__members__
+        return _choosing(found, message_class=str(value)) if known else found
     if name in ("id", "correlation_id", "lookup_id"):
         return _identified(found, name, kind, value)
     return found

@@ -7,6 +7,7 @@ file or the environment variable that holds it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -209,11 +210,20 @@ class ReadOptions(ConnectionOptions):
     def sources(self) -> list[SourceQueues]:
         """Return the queues to read, by queue manager."""
         if "sources" in self.given:
-            return self._sources()
-        queues = tuple(names_of(self.given.get("queue", "")))
-        if not queues and self.kind != "events":
-            raise option_error("queue", 'is missing: .option("queue", "orders")')
-        return [SourceQueues(endpoint, queues) for endpoint in self.endpoints()]
+            found = self._sources()
+        else:
+            queues = tuple(names_of(self.given.get("queue", "")))
+            if not queues and self.kind != "events":
+                raise option_error("queue", 'is missing: .option("queue", "orders")')
+            found = [SourceQueues(endpoint, queues) for endpoint in self.endpoints()]
+        for name in itertools.chain.from_iterable(one.queues for one in found):
+            if "*" in name and ";" in name:
+                raise option_error(
+                    "queue",
+                    f"has the pattern {name!r}, and patterns stand for queues only; name each"
+                    " journal or subqueue",
+                )
+        return found
 
     def _sources(self) -> list[SourceQueues]:
         for name in ("endpoint", "queue"):
@@ -349,10 +359,9 @@ class Options(StreamOptions):
         _ = self.partitions, self.rows_a_partition, self.pushdown, self.bodies, self.service_bus
         if not self.path:
             self.sources()
+        _ = self.body_format
         if kind:
             self.columns(kind)
-        elif "columns" not in self.given:
-            _ = self.body_format
         if kind:  # of files, it is known when the first one was read
             parse_where(self.given.get("where", ""), kind)
         self._check_order()

@@ -11,10 +11,10 @@ is not true.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -22,14 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.source import schema
-from pipeline.source.bounds import moment_ms
+from pipeline.source.bounds import moment_of
 from pipeline.source.errors import SourceError, option_error
 from pipeline.source.option_names import like
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])"
-    r"|(?P<name>`[^`]+`|[A-Za-z_][\w.]*)|(?P<sign><=>|<=|>=|<>|!=|=|<|>|\(|\)|,))"
+    r"|(?P<name>(?:`[^`]+`|[A-Za-z_]\w*)(?:\.(?:`[^`]+`|\w+))*)"
+    r"|(?P<sign><=>|<=|>=|<>|!=|=|<|>|\(|\)|,))"
 )
+_PART = re.compile(r"`([^`]+)`|(\w+)")
+_LIKE = re.compile(r"\\[\\%_]|.", re.DOTALL)
 _SIGNS = {"=": "equal", "<>": "not_equal", "!=": "not_equal", "<": "less", "<=": "less_equal",
           ">": "greater", ">=": "greater_equal"}  # fmt: skip
 _FILTERS = {"equal": "EqualTo", "less": "LessThan", "less_equal": "LessThanOrEqual",
@@ -140,7 +143,7 @@ def _condition(tokens: _Tokens, kind: str) -> Condition:
     sort, name = tokens.next()
     if sort != "name":
         raise tokens.wrong(name)
-    path = tuple(name.strip("`").split("."))
+    path = tuple(quoted or plain for quoted, plain in _PART.findall(name))
     type_ = _type_of(path, kind)
     if tokens.is_next("IS"):
         negated = tokens.is_next("NOT")
@@ -193,9 +196,7 @@ def _value(tokens: _Tokens, path: tuple[str, ...], type_: Any) -> Any:
         if pa.types.is_string(type_):
             return text
         if pa.types.is_timestamp(type_):
-            moment_ms("where", text)
-            moment = datetime.fromisoformat(text)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return moment_of("where", text)
         if pa.types.is_binary(type_):
             return text.encode()
     if sort == "number":
@@ -230,9 +231,9 @@ def _evaluated(batch: Any, one: Condition) -> Any:
         found = pc.is_null(column)
         return pc.invert(found) if one.is_negated else found
     if one.operation == "in":
-        found = pc.is_in(column, value_set=_array(one.values, column.type))
+        found = pc.is_in(column, value_set=_fitting(one.values, column.type))
     elif one.operation == "like":
-        found = pc.match_like(column, one.values[0])
+        found = pc.match_substring_regex(column, _expression(one.values[0]))
     else:
         known, beyond = _scalar(one, column.type)
         if beyond is not None:  # no value of this type is as large, or as small
@@ -249,9 +250,22 @@ def _is_huge(value: Any) -> bool:
     return isinstance(value, int) and abs(value) >= 1 << 62
 
 
+def _expression(pattern: str) -> str:
+    """Return a pattern of LIKE as a regular expression for all of a text.
+
+    A backslash makes `%`, `_` and a backslash behind it stand for themselves.  Before any other
+    character it is one itself, because names of queues have backslashes.  (Arrow's own LIKE takes
+    two backslashes for two characters in some patterns, and for one in others.)
+    """
+    parts = []
+    for sign in _LIKE.findall(pattern):
+        parts.append({"%": ".*", "_": "."}.get(sign) or re.escape(sign[-1]))
+    return f"(?s)^{''.join(parts)}\\z"
+
+
 def _scalar(one: Condition, type_: Any) -> tuple[Any, bool | None]:
     try:
-        return _array(one.values, type_)[0], None
+        return pa.scalar(_typed(one.values[0], type_), type_), None
     except (pa.ArrowInvalid, OverflowError):
         is_above = one.values[0] > 0
         above = one.operation in ("less", "less_equal", "not_equal")
@@ -259,14 +273,14 @@ def _scalar(one: Condition, type_: Any) -> tuple[Any, bool | None]:
         return None, above if is_above else below
 
 
-def _array(values: Sequence[Any], type_: Any) -> Any:
-    if pa.types.is_decimal(type_):
-        values = [Decimal(one) for one in values]
+def _fitting(values: Sequence[Any], type_: Any) -> Any:
+    """Return the values that a column of this type can have, as an array."""
     fitting = []
     for one in values:
-        try:
-            fitting.append(pa.scalar(one, type_))
-        except (pa.ArrowInvalid, OverflowError):
-            if len(values) == 1:
-                raise
-    return pa.array([one.as_py() for one in fitting], type_)
+        with contextlib.suppress(pa.ArrowInvalid, OverflowError):
+            fitting.append(pa.scalar(_typed(one, type_), type_).as_py())
+    return pa.array(fitting, type_)
+
+
+def _typed(value: Any, type_: Any) -> Any:
+    return Decimal(value) if pa.types.is_decimal(type_) else value

@@ -115,7 +115,17 @@ def test_places_are_narrowed_by_each_filter():
         IsNotNull(("label",)),
         EqualTo(("body",), b"x"),
         EqualTo(("priority",), 3),
+        EqualTo(("class",), "no such class"),
     ],
 )
 def test_unsupported_filters_are_left_to_spark(left):
     assert pushed([left]) == pushed([])
+
+
+def test_only_some_columns_of_events_are_left_to_the_queue_manager():
+    """An event without a correlation id has an empty one."""
+    left = [EqualTo(("correlation_id",), ""), EqualTo(("lookup_id",), 3)]
+
+    assert pushed([*left, EqualTo(("kind",), "sent")], "events") == pushed(
+        [EqualTo(("kind",), "sent")], "events"
+    )

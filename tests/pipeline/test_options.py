@@ -53,6 +53,8 @@ def test_an_option_of_another_use_is_refused():
         ({"columns": "id,body", "body": "false"}, "'body', which cannot be read without bodies"),
         ({"endpoint": "http://hosta"}, "it is a path, or tls://host:port"),
         ({"endpoint": ""}, '"endpoint" is missing'),
+        ({"queue": "orders*;journal"}, "has the pattern 'orders*;journal', and patterns stand"),
+        ({"kind": "events", "bodyFormat": "text"}, '"bodyFormat" needs the bodies of messages'),
         ({"queue": ""}, '"queue" is missing'),
     ],
 )
@@ -95,6 +97,9 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
         ({"startingTimestamp": '{"other": 1}'}, "names 'other', and the option"),
         ({"startingTimestamp": '{"orders": 1.5}'}, "it is a time, or as"),
         ({"startingTimestamp": '{"orders": "soon"}'}, "is 'soon'; it is a time as"),
+        ({"startingTimestamp": '{"orders": 1700000000}'}, "or milliseconds since 1970"),
+        ({"endingTimestamp": '{"orders": 1700000000000000}'}, "or milliseconds since 1970"),
+        ({"endingTimestamp": '{"orders": -1}'}, "or milliseconds since 1970"),
         ({"endingTimestamp": "{}"}, "it is a time, or as"),
         ({"endingTimestamp": '{"orders'}, "it is a time, or as"),
         ({"startingTimestamp": "2026-01-31", "startingFrom": "newest"}, "is the same as"),
@@ -198,6 +203,14 @@ def test_every_option_of_kafkas_source_has_a_counterpart_or_a_reason():
     }
 
     assert kafka == own | ({name.lower() for name in KAFKA} - {"topic"})
+
+
+def test_a_time_between_two_milliseconds_begins_and_ends_at_the_later_one():
+    """Messages arrive at whole milliseconds: one at the earlier of them came before that time."""
+    for option in ("startingTimestamp", "endingTimestamp"):
+        found = read(**{option: "2026-01-31T08:00:00.0071Z"})
+        bound = found.starting if option == "startingTimestamp" else found.ending
+        assert bound.at_ms == 1769846400008
 
 
 def test_several_queues_of_several_queue_managers():

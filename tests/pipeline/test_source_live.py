@@ -128,6 +128,7 @@ def test_conditions_exclude_exactly_the_unselected_rows(place):
     everything = rows(place, queue=queue)
     middle = sorted(everything, key=lambda row: row["position"])[14]
     later = (middle["arrived_at"] + timedelta(hours=1)).isoformat()
+    later_ms = (middle["arrived_at"].timestamp() + 3600) * 1000
     cases = [
         (f"position > {middle['position']}", 16),
         (f"arrived_at >= '{later}'", 0),
@@ -139,6 +140,15 @@ def test_conditions_exclude_exactly_the_unselected_rows(place):
         ("label LIKE '%der 1_'", 10),
         ("label NOT LIKE '%der 1_' AND label NOT IN ('order 1', 'Order 1')", 19),
         ("class = 'nack_deleted'", 0),
+        ("class = 'no such class'", 0),
+        (f"position > {1 << 40}", 0),
+        ("priority IN (99999999999)", 0),
+        ("priority NOT IN (99999999999)", 31),
+        (f"arrived_at < ' {int(later_ms)} '", 31),
+        ("`sequence`.`number` IS NULL", 31),
+        ("id LIKE '%\\\\%'", 31),
+        ("id LIKE '%\\%'", 0),
+        ("destination LIKE '%private$\\sif_ed'", 31),
         ("reason = 'none'", 0),
         ("reason IS NULL AND class IS NOT NULL", 31),
         ("reason <> 'none'", 0),
@@ -177,6 +187,8 @@ def test_a_read_begins_and_ends_where_the_options_say(place):
     assert labels(startingTimestamp=later.isoformat()) == []
     assert labels(endingTimestamp=later.isoformat()) == orders(9)
     assert labels(startingOffsets="earliest", endingOffsets="latest") == orders(9)
+    with pytest.raises(SourceError, match=r"no message of .* has that position yet"):
+        labels(startingOffsets=f'{{"{queue}": {last["position"] + 10_000}}}')
 
     other = place.queue("bounded.other")
     place.send(other, 2, first=20)
@@ -300,6 +312,34 @@ def test_events_of_a_queue_manager_and_of_its_files_are_the_same_table(spark, pl
     assert [row.kind for row in live] == ["sent", "sent", "sent", "received"]
     for form in ("parquet", "ndjson"):
         assert reported(spark.read.format("qmd").load(str(tmp_path / form))) == live
+
+
+def test_an_event_of_several_queues_is_one_row(place):
+    for name in ("events.one", "events.two"):
+        place.queue(name)
+    place.send("events.one", 3)
+    place.qm.move("events.one", "events.two", limit=2)
+
+    def kinds(queue: str, **options: str) -> list[str]:
+        return [row["kind"] for row in rows(place, kind="events", queue=queue, **options)]
+
+    every = ["sent"] * 3 + ["moved"] * 2
+    assert kinds("events.one") == every
+    assert kinds("events.one,events.two,private$\\events.one") == every
+    assert kinds("events.*") == every
+    assert kinds("nosuch.*") == []
+    assert kinds("events.*", where="kind = 'no such kind'") == []
+    assert kinds("events.*", where="kind IN ('moved', 'no such kind')") == ["moved"] * 2
+
+
+def test_only_the_star_is_a_pattern(place):
+    queue = place.queue("list[1]?")
+    place.queue("list11")
+    place.send("list11", 1)
+    place.send(queue, 1, first=5)
+
+    assert [row["label"] for row in rows(place, queue=queue)] == orders(1, 5)
+    assert len(rows(place, queue="list*1*")) == 2
 
 
 def test_an_exported_queue_is_the_same_table(place, tmp_path):
