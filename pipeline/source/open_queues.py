@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pipeline.source.batch import expand, is_pattern
-from pipeline.source.bounds import LATEST, Bound
+from pipeline.source.batch import check_other, expand, is_pattern
+from pipeline.source.bounds import LATEST, POSITION_MAX, Bound
 from pipeline.source.connection import Connection
 from pipeline.source.decode.rows import Place
 from pipeline.source.errors import SourceError
@@ -15,7 +15,6 @@ from pipeline.source.options import Options, SourceQueues
 from qmd.client.pipeline import ReadQueue, Run
 from qmd.control_protocol.bulk import QUEUES_MAX
 
-EVERYTHING = 1 << 62
 OLDEST, NEWEST = "oldest", "newest"
 
 
@@ -28,7 +27,7 @@ class OpenQueue:
     queue: ReadQueue
     place: Place
     named: str  # the name or the pattern of the option that selects it
-    target: int = EVERYTHING  # of Trigger.AvailableNow
+    last: int = POSITION_MAX  # the last arrival number that Trigger.AvailableNow reads
 
 
 @dataclass(slots=True)
@@ -39,6 +38,7 @@ class _Source:
     at: Connection
     run: Run
     names: dict[str, str]  # name -> the name or pattern of the option
+    gone: dict[str, str] = field(default_factory=dict)  # of deleted queues: full name -> name
 
 
 class OpenQueues:
@@ -48,6 +48,7 @@ class OpenQueues:
         self.by_id: dict[str, OpenQueue] = {}
         self._options = options
         self._sources: list[_Source] = []
+        self._known: dict[str, Connection] = {}
         self._looked_at = time.monotonic()
         try:
             for wanted in options.sources():
@@ -61,9 +62,9 @@ class OpenQueues:
         return [source.at for source in self._sources]
 
     def discover(self) -> list[str]:
-        """Open queues that match a pattern and are new; return their names.
+        """Open queues that match a pattern and are new, or are there again; return their names.
 
-        Nothing is done before `discoverSeconds` have passed since the last time.  A new queue is
+        Nothing is done before `discoverSeconds` have passed since the last time.  Such a queue is
         read from its first message on.
         """
         if time.monotonic() - self._looked_at < self._options.discover_s:
@@ -71,10 +72,7 @@ class OpenQueues:
         self._looked_at = time.monotonic()
         found: list[str] = []
         for source in self._sources:
-            if not any(map(is_pattern, source.wanted.queues)):
-                continue
-            names = expand(source.at, source.wanted.queues)
-            fresh = {name: named for name, named in names.items() if name not in source.names}
+            fresh = self._fresh(source)
             if fresh:
                 self._check_count(source.at, {**source.names, **fresh})
                 run = source.at.run(
@@ -87,8 +85,32 @@ class OpenQueues:
                 )
                 self._add(source.at, run, fresh)
                 source.names |= fresh
+                source.gone = {
+                    full: name for full, name in source.gone.items() if name not in fresh
+                }
                 found += fresh
         return found
+
+    def _fresh(self, source: _Source) -> dict[str, str]:
+        """Return the queues of a source that are there and not open, as `expand` does."""
+        if not source.gone and not any(map(is_pattern, source.wanted.queues)):
+            return {}
+        there = {str(one["name"]).casefold() for one in source.at.run(source.at.qm.list_queues())}
+        absent = {name for full, name in source.gone.items() if full not in there}
+        return {
+            name: named
+            for name, named in expand(source.at, source.wanted.queues).items()
+            if name not in source.names and name not in absent
+        }
+
+    def forget(self, one: OpenQueue) -> None:
+        """Close a queue that was deleted; `discover` finds one that gets its name again."""
+        del self.by_id[one.queue.queue]
+        for source in self._sources:
+            if source.at is one.at:
+                name = one.place.queue
+                del source.names[name]
+                source.gone[one.queue.name.casefold()] = name
 
     def close(self) -> None:
         for source in self._sources:
@@ -97,6 +119,7 @@ class OpenQueues:
     def _opened(self, wanted: SourceQueues) -> _Source:
         at = Connection(wanted.endpoint, patient=True)
         try:
+            check_other(at, self._known)
             names = expand(at, wanted.queues)
             self._check_count(at, names)
             start, starts = self._starts(at, names)

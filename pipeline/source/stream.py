@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pipeline.source.backlog import backlogs, progress_of
 from pipeline.source.batch import QueueRange, read_range
+from pipeline.source.bounds import POSITION_MAX
 from pipeline.source.connection import say
 from pipeline.source.errors import SourceError, plainly
 from pipeline.source.offsets import Offset, ends_of, offset_of
@@ -68,15 +69,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the targets: read only the messages that are in the queues now.
-
-        The target counts messages: if other receivers take some of them, later ones take their
-        place.
-        """
+        """Fix the ends: read only the messages that are in the queues now."""
         self._is_available_now = True
         for one in self._queues().values():
-            there = one.at.run(one.at.qm.pipeline.split_range(one.queue.queue, 1)).messages
-            one.target = max(one.queue.position, one.queue.reserved * one.queue.shared) + there
+            now = one.at.run(one.at.qm.pipeline.split_range(one.queue.queue, 1)).until
+            one.last = max(now - 1, 1)  # `now` is the number of the next message
 
     @plainly
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
@@ -97,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hungry: list[OpenQueue] = []
             for one in waiting:
                 queue = one.queue.queue
-                most = min(share, messages, one.target - ends[queue], RESERVED_AT_ONCE)
+                most = min(share, messages, RESERVED_AT_ONCE)
                 if most <= 0 or size <= 0:
                     continue
                 given = self._reserved(
@@ -130,8 +127,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Reserve messages of one queue; None if it was deleted and that may be ignored."""
         last = self.options.ending
         until, end_ms = last.of(one.named), last.time_of(one.named)
-        if until == 0:  # nothing lies before the first number of arrival
+        if isinstance(until, int) and until <= 1:  # nothing lies before the first number of arrival
             return None
+        end = min(until - 1 if isinstance(until, int) else POSITION_MAX, one.last)
         try:
             return one.at.run(
                 one.at.qm.pipeline.reserve(
@@ -141,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     messages_max=most,
                     bytes_max=size,
                     one_always=one_always,
-                    until=until - 1 if isinstance(until, int) else 0,
+                    until=0 if end == POSITION_MAX else end,
                     until_ms=None if end_ms is None else max(0, end_ms - 1),
                 )
             )
@@ -156,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         say(f"{error}; the stream goes on without it (onGap=warn)")
         assert self._opened is not None
-        del self._opened.by_id[one.queue.queue]
+        self._opened.forget(one)
         return True
 
     def _waits_for_more(self, ends: Mapping[str, int]) -> bool:

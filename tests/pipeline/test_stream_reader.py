@@ -86,7 +86,7 @@ def test_a_stream_begins_and_ends_where_the_options_say(place):
     both.stop()
     third = place.queue("stream.third")
     place.send(third, 1, first=30)
-    ends = json.dumps({third: later, queue: 1})
+    ends = json.dumps({third: later, queue: 0})
     both = stream_reader(
         place, queue=f"{queue},{third}", readerId="ends", columns="label", endingTimestamp=ends
     )
@@ -142,9 +142,81 @@ def test_a_deleted_queue_ends_the_stream_or_is_passed_over(place, capfd):
     strict.stop()
     with blocking.connect(place.socket) as qm:
         qm.pipeline.release_reader("strict")
-    assert taken(loose, starts[1])[1] == orders(2)
+    offset, found = taken(loose, starts[1])
+    assert found == orders(2)
     assert "goes on without it" in capfd.readouterr().err
+    place.queue("gone.two")
+    place.send("gone.two", 2, first=10)
+    loose._opened._looked_at -= loose.options.discover_s  # as if that time had passed
+    assert taken(loose, offset)[1] == orders(2, 10), "created again"
     loose.stop()
+
+
+def test_a_named_queue_that_is_created_again_is_read_again(place):
+    name = place.queue("again")
+    reader = stream_reader(place, queue=name, readerId="again", onGap="warn", columns="label")
+    offset = reader.initialOffset()
+    place.qm.delete_queue(name)
+    for _ in range(2):  # it is looked for and is not there
+        assert taken(reader, offset) == (offset, [])
+        reader._opened._looked_at -= reader.options.discover_s
+    place.queue(name)
+    place.send(name, 2)
+
+    offset, found = taken(reader, offset)
+
+    assert found == orders(2)
+    reader.commit(offset)
+    assert place.labels(name) == []
+    reader.stop()
+
+
+def test_available_now_ends_with_the_messages_that_were_there(place):
+    """Also for shared readers: their queues have the messages that they have read, too."""
+    queue = place.queue("bounded")
+    place.send(queue, 4)
+
+    def opened() -> Any:
+        return stream_reader(place, queue=queue, readerId="sharing", shared="true", columns="label")
+
+    reader = opened()
+    offset = reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
+    reader.commit(offset)
+    reader.stop()
+    reader = opened()
+    reader.prepareForTriggerAvailableNow()
+    place.send(queue, 5, first=100)
+
+    offset, found = taken(reader, offset)
+
+    assert found == orders(1, 3)
+    assert taken(reader, offset) == (offset, [])
+    reader.stop()
+
+
+def test_a_stream_that_ends_at_the_first_position_is_empty(place):
+    queue = place.queue("nothing")
+    place.send(queue, 1)
+    reader = stream_reader(
+        place, queue=queue, readerId="nothing", endingOffsets=f'{{"{queue}": 1}}'
+    )
+    start = reader.initialOffset()
+    assert taken(reader, start) == (start, [])
+    reader.stop()
+
+
+def test_one_queue_manager_under_two_addresses_is_refused(place):
+    """Each message would come twice, or one run of the reader would shut out the other."""
+    other = place.socket.replace("/qmd.sock", "/./qmd.sock")
+    queue = place.queue("aliased")
+    place.send(queue, 1)
+    reader = stream_reader(
+        place, endpoint=f"{place.socket},{other}", queue=queue, readerId="aliased"
+    )
+    with pytest.raises(SourceError, match="which are one queue manager; name it once"):
+        reader.initialOffset()
+    with pytest.raises(SourceError, match="which are one queue manager; name it once"):
+        rows(place, endpoint=f"{place.socket},{other}", queue=queue)
 
 
 def test_progress_shows_backlog_lag_and_age(place):
