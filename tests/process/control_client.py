@@ -23,7 +23,11 @@ class ControlClient:
     def __init__(self, path: Path) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(str(path))
+        try:
+            self.sock.connect(str(path))
+        except OSError:
+            self.sock.close()
+            raise
         self._buffer = bytearray()
         self._replies: dict[int, list[Any]] = {}
         self._number = 0

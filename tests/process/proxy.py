@@ -24,6 +24,7 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self.connections = 0
         self.bytes_passed = 0
+        self._cut_at: int | None = None  # of the bytes passed
         self._passed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closing = False
@@ -38,6 +39,19 @@ class Proxy:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
+
+    def cut_after(self, count: int) -> None:
+        """Close every connection as soon as `count` more bytes have arrived, in their middle.
+
+        Nothing of the read that reaches that number is passed on.
+        """
+        with self._passed:
+            self._cut_at = self.bytes_passed + count
+
+    def wait_cut(self, timeout_s: float = 2.0) -> None:
+        """Wait until `cut_after` has closed the connections, for at most `timeout_s`."""
+        with self._passed:
+            self._passed.wait_for(lambda: self._cut_at is None, timeout_s)
 
     def wait_passed(self, count: int, timeout_s: float = 2.0) -> None:
         """Wait until `count` more bytes have passed, for at most `timeout_s`."""
@@ -94,9 +108,20 @@ class Proxy:
         near.close()
         far.close()
 
+    def _is_cut_by(self, count: int) -> bool:
+        with self._passed:
+            if self._cut_at is None or self.bytes_passed + count < self._cut_at:
+                return False
+            self._cut_at = None
+            self._passed.notify_all()
+        self.cut()
+        return True
+
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if self._is_cut_by(len(data)):
+                    break
                 target.sendall(data)
                 with self._passed:
                     self.bytes_passed += len(data)

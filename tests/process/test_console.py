@@ -154,7 +154,7 @@ def test_each_response_forbids_scripts_and_frames(console):
     client = console.client("vera")
     for path in (*PAGES, "/nothing", "/login", "/static/console.js"):
         answer = client.get(path)
-        policy = answer.headers["content-security-policy"]
+        policy = answer.headers.get("content-security-policy", "")
         assert "default-src 'none'" in policy, path
         assert "script-src 'self'" in policy
         assert "unsafe" not in policy

@@ -110,6 +110,9 @@ def test_no_value_of_a_request_stops_the_daemon(daemon: Daemon, client: ControlC
     for name in {PLAIN, EMPTY, ORDERS} - there:
         client.done("create_queue", name, name == ORDERS)
 
+    client.done("peek", PLAIN, 0, 1, 0.0)  # earlier ones have read from the disk as well
+    assert "stopped_by_a_bug" not in daemon.log.read_text()
+
 
 @pytest.mark.parametrize(
     ("verb", "usual"), [("choice", CHOICES), ("piece", PIECE), ("imported", IMPORTED)]

@@ -168,8 +168,8 @@ def test_both_directions_and_two_queues_at_once(hosts: Hosts, pair: tuple[Daemon
     for thread in threads:
         thread.start()
     for proxy in (to_right, to_left, to_right, to_left):
-        proxy.wait_passed(50_000)
-        proxy.cut()
+        proxy.cut_after(50_000)
+        proxy.wait_cut()
     for thread in threads:
         thread.join()
     assert errors == []
