@@ -25,9 +25,9 @@ from qmd.control.large_requests import ignore
 from qmd.control.places import Places
 from qmd.control.server import ControlConnection
 from qmd.control.token_login import unknown_token
-from qmd.control.token_watch import Holder
+from qmd.control.token_watch import GRACE_S, Holder
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.certificates import certificate_names
+from qmd.control_protocol.certificates import certificate_names, expires_at_s
 from qmd.control_protocol.keep_alive import keep_alive
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.core.access import Caller
@@ -84,6 +84,7 @@ class RemoteServer(ControlServer):
         self.watch = components.token_logins.watch
         self._hosts: dict[str, None] = {}  # clients at them have logged in; the latest one last
         self._tls: ssl.SSLContext | None = None
+        self._authorities = b""  # of the certificates of clients, as they were read last
 
     async def listen(self) -> None:
         """Open the TCP port.
@@ -101,9 +102,18 @@ class RemoteServer(ControlServer):
     def renew_certificate(self) -> None:
         """Use the certificate and the key as they are now, for new connections.
 
-        Raises OSError, ssl.SSLError, Refusal.
+        If the authorities of clients have changed, open connections end: their clients connect
+        again, with certificates that one of the present authorities has issued.  Raises OSError,
+        ssl.SSLError, Refusal.
         """
+        before = self._authorities
         self._tls = self._context()
+        if self._authorities != before:
+            for arrival in list(self.arrivals):
+                arrival.end()
+            for connection in list(self.connections):
+                connection.close()
+                self.components.services.loop.call_later(GRACE_S, connection.abort)
 
     async def close(self) -> None:
         self.stop_accepting()
@@ -169,7 +179,10 @@ class RemoteServer(ControlServer):
                     " plain_on_loopback in the section [remote].",
                 )
             return None
-        return server_context(settings.certificate, settings.key, settings.client_ca)
+        authorities = b"" if settings.client_ca is None else settings.client_ca.read_bytes()
+        context = server_context(settings.certificate, settings.key, settings.client_ca)
+        self._authorities = authorities
+        return context
 
 
 class Arrival:
@@ -269,6 +282,11 @@ class RemoteConnection(ControlConnection):
                 return  # no answer: the time limit of the login ends the connection
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number, refusal)
             return
+        certified_until_s = expires_at_s(self._tls)
+        if self.components.services.environment.time() >= certified_until_s:
+            self._logging_in = True
+            self._turn_away(request.number, _expired())
+            return
         owner, is_operator = Owner(("token", grant.name), self._host), grant.may(ADMIN)
         if not self._remote.places.admit(self, owner, is_operator=is_operator):
             self._logging_in = True
@@ -282,7 +300,10 @@ class RemoteConnection(ControlConnection):
         self._remote.logged_in(self._arrival)
         self._join(owner.group, f"{grant.name} at {self._host}")
         self._grant = grant
-        self._remote.watch.add(self, Holder(grant, self._host, self.close, self.abort))
+        holder = Holder(
+            grant, self._host, self.close, self.abort, certified_until_s=certified_until_s
+        )
+        self._remote.watch.add(self, holder)
         self.rights = rights_of(grant, self.components.access_checks, self._caller(grant))
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
         log.info("remote_client", token=grant.name, address=self._host)
@@ -298,13 +319,17 @@ class RemoteConnection(ControlConnection):
     def _caller(self, grant: Grant) -> Caller:
         """Return the caller that a token is, with the certificate of its client."""
         proven = {Principal(TOKEN, grant.name)}
-        assert self._transport is not None
-        tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        tls = self._tls
         certificate = tls.getpeercert(binary_form=True) if tls else None
         if tls and certificate:  # verified: client_ca is set
             names = certificate_names(certificate, tls.getpeercert())
             proven.update(Principal(CERT, name) for name in names)
         return Caller(f"token:{grant.name}", frozenset(proven), is_limited=True)
+
+    @property
+    def _tls(self) -> ssl.SSLObject | None:
+        assert self._transport is not None
+        return cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
 
     def _turn_away(self, number: int, refusal: Refusal) -> None:
         if self._transport is not None:
@@ -361,6 +386,14 @@ def _login_first() -> Refusal:
         "login_first",
         "no request is allowed before the login",
         "Use the client library, or `qmd --host`.",
+    )
+
+
+def _expired() -> Refusal:
+    return Refusal(
+        "token_refused",
+        "the certificate of the client has expired",
+        "Issue a new one: a session of TLS that is resumed does not prove it again.",
     )
 
 

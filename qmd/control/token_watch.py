@@ -7,6 +7,7 @@ of readers.  It writes the last use of each token as well.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,7 @@ class Holder(NamedTuple):
     end: Callable[[], None]
     abort: Callable[[], None]
     has_ended: Callable[[], bool] = bool  # of a connection that does not remove itself
+    certified_until_s: float = math.inf  # in seconds since 1970: its certificate expires then
 
 
 class TokenWatch:
@@ -83,19 +85,26 @@ class TokenWatch:
         self._write()
 
     def _look(self) -> None:
+        now_s = self._services.environment.time()
         for connection, holder in list(self._holders.items()):
             if holder.has_ended():
                 self.remove(connection)
+            elif now_s >= holder.certified_until_s:
+                log.info("remote_certificate_ended", token=holder.grant.name, address=holder.host)
+                self._end(connection, holder)
             elif not self.is_valid(holder.grant):
                 log.info("remote_token_ended", token=holder.grant.name, address=holder.host)
-                self.remove(connection)
-                holder.end()
-                self._services.loop.call_later(GRACE_S, holder.abort)
+                self._end(connection, holder)
         if self._must_write and self._services.loop.time() >= self._written_at_s + WRITE_S:
             self._write()
         self._timer = None
         if self._holders:
             self._timer = self._services.loop.call_later(LOOK_S, self._look)
+
+    def _end(self, connection: Hashable, holder: Holder) -> None:
+        self.remove(connection)
+        holder.end()
+        self._services.loop.call_later(GRACE_S, holder.abort)
 
     def _write(self) -> None:
         if not self._must_write:

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from qmd.doors.amqp.door import ARRIVALS_MIN
 from tests.amqp.door import AmqpDoor, door_of, program_missing
 from tests.patience import END_S
 from tests.process.harness import Hosts
-from tests.process.remote_daemon import make_certificates
+from tests.process.remote_daemon import make_certificates, make_short_client
 
 proton = pytest.importorskip("proton")
 from proton import Message, SSLDomain  # noqa: E402
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(
     program_missing("openssl"), reason="openssl is needed to make certificates"
 )
 SASL = b"AMQP\x03\x01\x00\x00"
+SHORT_S = 6.0  # for which a certificate is valid that expires during a test
 
 
 @pytest.fixture
@@ -99,6 +101,51 @@ def test_a_certificate_is_a_user(hosts: Hosts, certificates: Path) -> None:
         connection.create_sender("mine").send(Message(body="x", durable=True))
         assert connection.create_receiver("mine").receive(timeout=END_S).body == "x"
         connection.close()
+
+
+def test_a_certificate_that_has_expired_ends_its_connection(
+    hosts: Hosts, certificates: Path
+) -> None:
+    """The other end of a session that TLS resumes shows no certificate again."""
+    with door_of(hosts, "orders", amqp=settings(certificates)) as door:
+        make_short_client(certificates, "short", SHORT_S)
+        context = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+        context.load_cert_chain(certificates / "short.crt", certificates / "short.key")
+        began = time.monotonic()
+
+        def connected(session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
+            plain = socket.create_connection(("127.0.0.1", door.tls_port), END_S)
+            return context.wrap_socket(plain, server_hostname="localhost", session=session)
+
+        with connected() as first:
+            first.sendall(SASL + external() + b"AMQP\x00\x01\x00\x00")
+            answers = b""
+            while not answers.endswith(b"AMQP\x00\x01\x00\x00"):
+                answer = first.recv(65536)
+                assert answer, "it has not logged in"
+                answers += answer
+            session = first.session
+
+            while first.recv(65536):  # the reason of the end
+                pass
+            assert time.monotonic() > began + SHORT_S - 2
+
+        with contextlib.suppress(ssl.SSLError), connected(session) as again:
+            again.sendall(SASL)
+            answers = b""
+            with contextlib.suppress(OSError):
+                while (answer := again.recv(65536)) and len(answers := answers + answer) <= len(
+                    SASL
+                ):
+                    pass
+            assert b"EXTERNAL" not in answers
+
+
+def external() -> bytes:
+    """Return the frame of a login by the certificate."""
+    mechanism = b"\xa3\x08EXTERNAL"
+    content = b"\x00\x53\x41\xc0" + bytes((len(mechanism) + 1, 1)) + mechanism
+    return struct.pack(">IBBH", 8 + len(content), 2, 1, 0) + content
 
 
 def test_silent_handshakes_of_tls_keep_nobody_out(hosts: Hosts, certificates: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from qmd.access.tokens import create
@@ -28,6 +29,33 @@ def make_certificates(folder: Path) -> None:
     (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
     openssl("x509", "-req", "-in", "remote.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "30",
             "-CAcreateserial", "-extfile", "names", "-out", "remote.crt")  # fmt: skip
+
+
+def make_short_client(folder: Path, name: str, seconds: float) -> None:
+    """Make a certificate of a client that expires after some seconds; ca.key signs it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(seconds=seconds))
+        .sign(signer, hashes.SHA256())
+    )
+    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / f"{name}.crt").write_bytes(made.public_bytes(pem))
+    secret = key.private_bytes(pem, kind, serialization.NoEncryption())
+    (folder / f"{name}.key").write_bytes(secret)
 
 
 class Remote:

@@ -10,17 +10,13 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.patience import END_S
 from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
-from tests.process.remote_daemon import make_certificates
+from tests.process.remote_daemon import make_certificates, make_short_client
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"
@@ -38,29 +34,6 @@ def make_client(folder: Path, name: str, subject: str) -> None:
             "-days", "30", "-CAcreateserial", "-out", f"{name}.crt"]  # fmt: skip
     for command in (new, sign):
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-
-
-def make_short_client(folder: Path, name: str, seconds: float) -> None:
-    """Make a certificate of a client that expires after some seconds."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
-        .issuer_name(authority.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(seconds=seconds))
-        .sign(signer, hashes.SHA256())
-    )
-    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (folder / f"{name}.crt").write_bytes(made.public_bytes(pem))
-    secret = key.private_bytes(pem, kind, serialization.NoEncryption())
-    (folder / f"{name}.key").write_bytes(secret)
 
 
 @pytest.fixture(scope="module")

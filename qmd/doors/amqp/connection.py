@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from qmd.control_protocol.certificates import certificate_names
-from qmd.doors.amqp.conditions import LIMIT, AmqpFault, condition_of
+from qmd.control_protocol.certificates import certificate_names, expires_at_s
+from qmd.doors.amqp.conditions import LIMIT, UNAUTHORIZED, AmqpFault, condition_of
 from qmd.doors.amqp.conversation import Conversation
 from qmd.doors.amqp.engine import Engine, Limits
 from qmd.doors.amqp.login import Login, Peer
@@ -46,6 +48,7 @@ class ClientConnection(asyncio.Protocol):
         self._gathering: asyncio.TimerHandle | None = None
         self._settled, self._settled_at_s = 0, 0.0  # the count when it was read last
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # of the certificate of the client
         self.shown = ""
 
     # Called by the event loop.
@@ -54,6 +57,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = peer_of(self._transport)
         self.shown = peer.address
+        left_s = expires_at_s(transport.get_extra_info("ssl_object")) - time.time()
+        if left_s < math.inf:
+            self._expiry = self._loop.call_later(left_s, self._expired)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._timer = self._loop.call_later(self._door.login_s, self._took_too_long)
         self._login = Login(
@@ -97,6 +103,8 @@ class ClientConnection(asyncio.Protocol):
             self._timer.cancel()
         if self._gathering is not None:
             self._gathering.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self._login is not None:
             self._login.close()
         if self._conversation is not None:
@@ -139,6 +147,9 @@ class ClientConnection(asyncio.Protocol):
     def _not_logged_in(self, reason: str) -> None:
         self._door.not_logged_in(self.shown, reason)
         self._loop.call_later(FAILURE_DELAY_S, self.abort_gently)
+
+    def _expired(self) -> None:
+        self.close(AmqpFault(UNAUTHORIZED, "the certificate of the client has expired"))
 
     def _took_too_long(self) -> None:
         self._door.not_logged_in(self.shown, "the login took too long")
@@ -282,7 +293,8 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     host = host.partition("%")[0].removeprefix("::ffff:")
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificates: tuple[str, ...] = ()
-    if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
+    has_expired = time.time() >= expires_at_s(tls)  # in a session that TLS has resumed
+    if tls is not None and (certificate := tls.getpeercert(binary_form=True)) and not has_expired:
         names = certificate_names(certificate, tls.getpeercert())
         certificates = tuple(f"cert:{name}" for name in names)
     try:

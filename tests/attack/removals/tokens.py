@@ -12,6 +12,7 @@ _LIMITS = "tests/amqp/test_limits.py::"
 _LOGIN = "tests/amqp/test_login.py::"
 _WAITING = f"{_REMOTE}test_a_revoked_token_ends_a_connection_that_only_waits"
 _FAULTS = "tests/amqp/test_faults.py::"
+_CERTIFICATES = "tests/attack/test_client_certificates.py::"
 
 REMOVALS = (
     Removal(
@@ -369,5 +370,47 @@ REMOVALS = (
         "",
         "tests/integration/control/test_rights_elsewhere.py::"
         "test_a_token_may_send_to_one_computer_only",
+    ),
+    Removal(
+        "an expired client certificate",
+        "qmd/control/token_watch.py",
+        "            elif now_s >= holder.certified_until_s:",
+        "            elif False:",
+        f"{_CERTIFICATES}test_a_remote_connection_ends_when_the_certificate_of_its_client_expires",
+    ),
+    Removal(
+        "an expired client certificate",
+        "qmd/control/remote.py",
+        "        if self.components.services.environment.time() >= certified_until_s:",
+        "        if False:",
+        f"{_CERTIFICATES}test_a_remote_connection_ends_when_the_certificate_of_its_client_expires",
+    ),
+    Removal(
+        "an expired client certificate",
+        "qmd/control/remote.py",
+        "        if self._authorities != before:",
+        "        if False:",
+        f"{_CERTIFICATES}test_a_remote_connection_ends_when_its_authority_is_taken_away",
+    ),
+    Removal(
+        "an expired client certificate",
+        "qmd/doors/amqp/connection.py",
+        "        if left_s < math.inf:",
+        "        if False:",
+        "tests/amqp/test_login.py::test_a_certificate_that_has_expired_ends_its_connection",
+    ),
+    Removal(
+        "an expired client certificate",
+        "qmd/doors/amqp/connection.py",
+        " and not has_expired:",
+        ":",
+        "tests/amqp/test_login.py::test_a_certificate_that_has_expired_ends_its_connection",
+        (
+            Change(
+                "qmd/doors/amqp/connection.py",
+                "self._loop.call_later(left_s, self._expired)",
+                "self._loop.call_later(max(left_s, 2.0), self._expired)",
+            ),
+        ),
     ),
 )
