@@ -2,9 +2,12 @@
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import qmd
 
@@ -52,6 +55,28 @@ def test_a_lock_holds_exact_versions_with_hashes_and_nothing_else(lock):
 
     assert re.fullmatch(rf"(({entry})|(\s*#.*\n)|\n)+", text)
     assert "://" not in text
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_is_complete_for_the_oldest_python(lock):
+    """Some packages need others on 3.11.0 to 3.11.2, which Debian 12 has, and not on later ones."""
+    oldest = {"python_version": "3.11", "python_full_version": "3.11.0", "extra": ""}
+    together = {
+        canonicalize_name(each) for name in ("requirements-dev.lock", lock) for each in locked(name)
+    }
+    missing = []
+    for name in locked(lock):
+        try:
+            needs = [Requirement(each) for each in metadata.requires(name) or []]
+        except metadata.PackageNotFoundError:
+            continue  # not installed here
+        missing += [
+            f"{name}: {each}"
+            for each in needs
+            if (each.marker is None or each.marker.evaluate(oldest))
+            and canonicalize_name(each.name) not in together
+        ]
+    assert not missing
 
 
 def test_every_dependency_is_locked():
