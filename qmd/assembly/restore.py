@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.bulk.reader import StoredReaders
 from qmd.bulk.reader import read_stored as read_readers
+from qmd.core.peer_instance import run_text
 from storage.tables import access as access_rows
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
@@ -102,7 +103,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.identities.restore(starts)
     assembly.known_hosts.restore(await services.storage.read(known_hosts.list_all))
     await assembly.relay_store.restore()
-    assembly.recorder.started(assembly.usage.bytes)
+    assembly.recorder.started(assembly.usage.bytes, run_text(services.id, assembly.identities.own))
     if restored and assembly.recorder.enabled:
         # Not before the event: a start that dies between them records it again.
         await services.storage.batch.run(partial(restorations.note_logged, at_ms=restored))

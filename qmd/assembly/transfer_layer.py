@@ -21,6 +21,7 @@ from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.known_hosts import KnownHosts
 from qmd.peers.link import Link
+from qmd.peers.met_runs import MetRuns
 from qmd.peers.name_lookups import NameLookups
 from qmd.peers.next_hop import NextHops
 from qmd.peers.origins import Origins
@@ -131,6 +132,7 @@ class TransferLayer(StateLayer):
             self.known_hosts,
             self.origins,
             self.tls,
+            MetRuns(self.recorder),
         )
         self.tls_watch = TlsWatch(services, self.tls, self.peers)
         self.next_hops = NextHops(services, self.directory, self.peers, self.origins)

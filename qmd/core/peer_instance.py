@@ -21,6 +21,8 @@ import struct
 from enum import Enum
 from typing import NamedTuple
 
+from protocol.identifiers import guid_text
+
 PADDING_BYTES = 512
 
 _MAGIC = b"qmd\x01instance"
@@ -72,6 +74,11 @@ class Instance(NamedTuple):
     refusal: int = 0
     tls_port: int = 0
     lack: Lack | None = None
+
+
+def run_text(guid: bytes, run: Instance) -> str:
+    """Return how events name a run of a queue manager."""
+    return f"{guid_text(guid)}, run {run.starts} {run.nonce[:8].hex()}"
 
 
 TWO_OF_ONE_IDENTITY = 1

@@ -27,6 +27,7 @@ class Kind(enum.StrEnum):
 
     RESTORED = "restored"  # the first start with a restored folder: the log has another history
     STARTED = "started"  # the daemon started: earlier express messages are gone
+    MET = "met"  # a session with another run of a queue manager than before, which `peer` names
     DISK_FULL = "disk_full"  # new messages are refused from now on
     ACCESS_REFUSED = "access_refused"  # a client lacked a right; the reason has both
     DISK_HAS_ROOM = "disk_has_room"  # new messages are accepted again; the reason has the duration

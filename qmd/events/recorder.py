@@ -232,14 +232,29 @@ class Recorder:
         if place is not None:
             event.places.append(place)
 
-    def started(self, bytes_there: int) -> None:
-        """Record the start, before all later events; `bytes_there` is the size of all queues."""
+    def started(self, bytes_there: int, run: str) -> None:
+        """Record the start of `run`, before all later events.
+
+        `bytes_there` is the size of all queues.
+        """
         if self.enabled:
             was_clean = self._services.storage.recovery.was_clean
             reason = "after a stop" if was_clean else "after a crash"
-            event = self.group(EventHeader(Kind.STARTED, reason=reason), self._services.id)
+            event = self.group(
+                EventHeader(Kind.STARTED, peer=run, reason=reason), self._services.id
+            )
             event.bytes = bytes_there
             self._services.storage.batch.write_soon()
+
+    def met(self, run: str, host: str) -> bool:
+        """Record a session with `run` at the address `host`; False: its host has no share left."""
+        if not self.enabled:
+            return True
+        header = EventHeader(Kind.MET, peer=run)
+        listed = self.shared(host, header, self._services.id, lists=_NONE)
+        if listed is not None:
+            self.group(listed, self._services.id, lists=_NONE)
+        return listed is not None
 
     def restored(self, at_ms: int) -> None:
         """Record, before all later events, that the folder was restored from a backup at `at_ms`.

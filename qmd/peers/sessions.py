@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.known_hosts import KnownHosts
+    from qmd.peers.met_runs import MetRuns
     from qmd.peers.origins import Origins
     from qmd.peers.tls_peers import TlsPeers
     from qmd.queues.incoming_sequences import IncomingStreams
@@ -66,6 +67,7 @@ class Peers:
         known_hosts: KnownHosts,
         origins: Origins,
         tls: TlsPeers,
+        met_runs: MetRuns,
     ) -> None:
         self._services = services
         self._acknowledgments = acknowledgments
@@ -76,6 +78,7 @@ class Peers:
         origins.on_primary = self._primary_changed
         origins.on_facts = self._facts_changed
         self._tls = tls
+        self._met_runs = met_runs
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_origin: dict[tuple[bytes, str], list[PeerConnection]] = {}
@@ -316,6 +319,8 @@ class Peers:
             if not self._is_expected(link, connection, guid):
                 connection.close(NOT_THE_ONE)
                 return
+        self._met_runs.met(connection)
+        if link is not None:
             self._opened(link, connection)
         if self._origins.is_primary(connection):
             self._acknowledgments.met(connection)

@@ -285,7 +285,7 @@ async def test_no_events_are_stored_if_they_are_disabled(hosts: Hosts) -> None:
     await a.purger.purge(a.queue("mine"))
 
     assert await reported(a) == []
-    assert [event.kind for event in await reported(b)] == ["started", "accepted"]
+    assert [event.kind for event in await reported(b)] == ["started", "met", "accepted"]
 
 
 @hosted

@@ -328,7 +328,7 @@ async def test_a_disk_that_hangs_does_not_block_questions(hosts: Hosts) -> None:
 
 
 def test_every_kind_of_event_has_a_sentence() -> None:
-    of_the_host = {Kind.STARTED, Kind.RESTORED, Kind.ACCESS_REFUSED}
+    of_the_host = {Kind.STARTED, Kind.RESTORED, Kind.MET, Kind.ACCESS_REFUSED}
     of_the_host |= {Kind.DISK_FULL, Kind.DISK_HAS_ROOM}
     of_messages = {kind.value for kind in Kind if kind not in of_the_host}
 
