@@ -49,6 +49,7 @@ _UNDECIDED = {
     "log_begins_later": "the log of this host begins after them",
     "other_history": "a copy of the data of this host was put back, and its log from before is not"
     " there",
+    "other_copy": "another copy of this host has them, and its log is not there",
 }
 #: The remedy for each kind.
 _REMEDIES = {

@@ -29,7 +29,7 @@ def is_open(*acts: tuple[str, int]) -> list[bool]:
         }
     )
     why = np.full(len(acts), "", dtype=object)
-    known = pd.DataFrame([(HOST, 9, BEGIN, START)], columns=STARTS)
+    known = pd.DataFrame([(HOST, 9, BEGIN, START, 0)], columns=STARTS)
     leave_open(rows, why, known, Spans(pd.DataFrame(columns=SLOT_BOUNDS)))
     return [each == OTHER_HISTORY for each in why]
 
@@ -62,8 +62,8 @@ def test_messages_from_before_and_after_the_stretch_are_decided() -> None:
 
 
 def test_the_event_before_a_start_may_be_in_another_file_or_night() -> None:
-    known = pd.DataFrame([(HOST, 9, -1, START)], columns=STARTS)
-    again = pd.DataFrame([(HOST, 9, BEGIN, START), (HOST, 20, -1, START + 9)], columns=STARTS)
+    known = pd.DataFrame([(HOST, 9, -1, START, 0)], columns=STARTS)
+    again = pd.DataFrame([(HOST, 9, BEGIN, START, 0), (HOST, 20, -1, START + 9, 0)], columns=STARTS)
     covered = pd.DataFrame({"host": [HOST, HOST], "block_last": [8, 15], "at_last": [BEGIN, 77]})
 
     assert starts(known, known[:0], covered).at_from.tolist() == [BEGIN]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.audit import other_histories, presence
+from pipeline.jobs.audit import other_histories, other_runs, presence
 from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Role
@@ -20,11 +20,18 @@ Frame = Any
 
 
 def decided(
-    rows: Frame, found: Survey, spans: Spans, labels: Labels, known: EarlierState
+    rows: Frame,
+    found: Survey,
+    spans: Spans,
+    labels: Labels,
+    known: EarlierState,
+    copied: set[int],
+    shown: other_runs.Evidence | None = None,
 ) -> tuple[Frame, Any]:
     """Return the candidates, and for each the reason why it is open: "" if it is proved.
 
-    `known` is the state after earlier audits.
+    `known` is the state after earlier audits, `copied` are the hosts with the logs of
+    several copies, `shown` is the evidence of runs without a log.
     """
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
@@ -41,6 +48,7 @@ def decided(
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found, known)
+    other_runs.leave_open(rows, why, shown, copied)
     other_histories.leave_open(rows, why, found.starts, spans)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)

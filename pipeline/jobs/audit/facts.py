@@ -50,7 +50,8 @@ class Role(IntEnum):
     TAKEN = 15  # out of a queue of the host, and not received: sent again, or damaged
     MISSED = 16  # by its queue manager: its row is not in the database any more
     RESTORED = 17  # no message: the first start of its queue manager with a restored folder
-    STARTED = 18  # no message: a start of its queue manager
+    STARTED = 18  # no message: a start of its queue manager; `peer` is the run that begins
+    MET = 19  # no message: a session with the run `peer` of another queue manager
 
 
 #: Roles of events after which a message is not in its queue any more.
@@ -74,6 +75,7 @@ _CODES = {
     "vanished": Role.MISSED,
     "restored": Role.RESTORED,
     "started": Role.STARTED,
+    "met": Role.MET,
     "damaged": _DAMAGED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
@@ -173,7 +175,7 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
     place = numbers("lookup_id", -1)
     remote = ~is_local(queues)
     role = _roles(column("kind"), remote, column("class"), source == host)
-    of_host = (role == Role.RESTORED) | (role == Role.STARTED)
+    of_host = np.isin(role, (Role.RESTORED, Role.STARTED, Role.MET))
     role[(~has_id | is_internal(queues)) & ~of_host] = Role.NOTHING
     return Facts(
         role,

@@ -47,7 +47,10 @@ class RowKind(IntEnum):
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
     MISSED = 21  # one message that its queue manager misses in `queue`; `key_first` is its number
     RESTORED = 22  # `host` logged at `at_first` that its folder was restored from a backup
-    STARTED = 23  # a start of `host` at `at_last`; `at_first`: the event before it; -1: not known
+    # A start of `host` at `at_last` with the run `source`; `at_first`: the event before it; -1: not
+    # known.
+    STARTED = 23
+    MET = 24  # `host` met the run `source` of another queue manager at `at_first`
     PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
@@ -180,12 +183,19 @@ def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
     yield Row(np.full(len(put_back.role), RowKind.RESTORED), host=put_back.host,
               at_first=put_back.at_ms)  # fmt: skip
     yield _starts(facts, at[Role.STARTED])
+    yield _met(of(Role.MET))
     came = of(Role.ACCEPTED, Role.PUT, Role.IMPORTED)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]
     host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
     first = first_of_each(mixed(mixed(host, queue), peer))
     yield Row(np.full(len(first), RowKind.ROUTE), peer[first], host=host[first], queue=queue[first])
+
+
+def _met(f: Facts) -> Row:
+    """Return the runs that hosts have met."""
+    return Row(np.full(len(f.role), RowKind.MET), f.peer, block_first=f.block, host=f.host,
+               at_first=f.at_ms)  # fmt: skip
 
 
 def _starts(f: Facts, at: Array) -> Row | None:
@@ -198,7 +208,8 @@ def _starts(f: Facts, at: Array) -> Row | None:
     is_next = (place > 0) & (f.host[before] == f.host[start])
     is_next &= f.block[before] >= f.block[start] - 1
     return Row(
-        np.full(len(start), RowKind.STARTED), block_first=f.block[start], host=f.host[start],
+        np.full(len(start), RowKind.STARTED), f.peer[start], block_first=f.block[start],
+        host=f.host[start],
         at_first=np.where(is_next, f.at_ms[before], -1), at_last=f.at_ms[start],
     )  # fmt: skip
 

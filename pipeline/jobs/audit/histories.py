@@ -23,7 +23,12 @@ from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
 from pipeline.jobs.audit.epochs import EPOCHS, EPOCHS_MAX, is_exported
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
-from pipeline.jobs.audit.history_events import begins, lowest_assigned, read_events
+from pipeline.jobs.audit.history_events import (
+    begins,
+    lowest_assigned,
+    read_events,
+    side_by_side,
+)
 from pipeline.jobs.incremental.new_events import readable_boxes
 
 Frame = Any
@@ -44,6 +49,8 @@ class Histories:
         self._covered = covered.assign(block=covered.block_first & RAW_BLOCK,
                                        last=covered.block_last & RAW_BLOCK)  # fmt: skip
         self._all_there = all_there  # no file that the state has read is gone
+        #: Hosts of which two copies ran at one time: their events cannot be kept apart.
+        self.copied: set[int] = set()
 
     def doubtful(self, epochs: Frame, twice: Collection[int] = ()) -> list[int]:
         """Return the hosts that may have several histories, and of which there are new events.
@@ -64,6 +71,9 @@ class Histories:
         found = self._epochs_of(engine, {host: max(1, named.get(host, 1)) for host in hosts})
         for host, rows in found.items():
             of_host = epochs.host == host
+            if host in self.copied:
+                epochs = epochs[~(of_host & (epochs.since != 0))]
+                continue
             known = epochs[of_host & (epochs.since != 0)]
             if not self._all_there and self._must_begin_anew(host, known, rows):
                 continue  # the files that show the known ones, or that were read, may be gone
@@ -106,6 +116,7 @@ class Histories:
         try:
             read_events(engine, paths, last_named)
             begun = begins(engine, None if self._all_there else gone)
+            self.copied |= side_by_side(engine, begun)
             lowest = lowest_assigned(engine, paths, begun)
         finally:
             engine.release()

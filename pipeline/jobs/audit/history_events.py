@@ -7,6 +7,7 @@ each host.  `histories.py` says what they mean.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pipeline.engines.engine import Engine, Piece
-from pipeline.events import Unreadable, read_piece, text_hashes
+from pipeline.events import Unreadable, hash_of, read_piece, text_hashes
 from pipeline.jobs.audit.epochs import EPOCHS_MAX, assigned
 from pipeline.jobs.audit.facts import coded
 
@@ -22,21 +23,23 @@ Frame = Any
 Array = Any
 
 #: An event: its host, block, number in the block and time; `restored` is 1 if it is the first one
-#: after a restoration.
+#: after a restoration, and 2 if it is a start that names its run.
 EVENTS = pa.schema([(name, pa.int64()) for name in ("host", "block", "index", "at_ms", "restored")])
 #: Stretches of events that were read and are gone: blocks `block` to `last`, until `at_last`.
 GONE = pa.schema([(name, pa.int64()) for name in ("host", "block", "last", "at_last")])
 
-_PLACE = ("queue_manager", "block", "index", "at_ms", "kind")
+_PLACE = ("queue_manager", "block", "index", "at_ms", "kind", "peer")
 _ASSIGNED = ("queue_manager", "at_ms", "kind", "queue", "lookup_id")
 _SAME = ("host", "index", "at_ms")
-_RESTORED = {"restored": 1}
+_RESTORED = {"restored": 1, "started": 2}
+_APART_MS = 1000  # a clock is not set back so far in normal operation
 _LOWEST = pa.schema([(name, pa.int64()) for name in ("host", "history", "lowest")])
 _BEGUN = pa.schema([(name, pa.int64()) for name in ("host", "at_ms")])
 _FROM = pa.schema([("host", pa.int64()), ("since", pa.int64()), ("latest", pa.int64())])
 _STEPS = pa.schema([(name, pa.int64()) for name in ("host", "step", "ended", "latest")])
 _TASKS = 64  # at most
 _NEVER = -(1 << 62)
+_NO_RUN = hash_of("")
 
 #: Of the events with one place, each was logged before the restoration, and the next one after it.
 #: Of those before at one time, the next that came first decides.
@@ -99,6 +102,18 @@ _REACHED = """
 _HAVE_EARLIER = "SELECT host, step FROM history_tops WHERE part = -1"
 
 
+#: Hosts with an event that has a lower place than an earlier one of the same history.
+_BACK = f"""
+    SELECT DISTINCT host FROM (
+        SELECT e.host, {_EVENT_PLACE} AS place, max({_EVENT_PLACE}) OVER (
+            PARTITION BY e.host, f.since ORDER BY e.at_ms
+            RANGE BETWEEN UNBOUNDED PRECEDING AND {_APART_MS} PRECEDING) AS reached
+        FROM history_events e JOIN history_from f
+        ON e.host = f.host AND e.at_ms >= f.since AND e.at_ms < f.latest) each
+    WHERE place < reached
+"""  # nosec B608
+
+
 def read_events(engine: Engine, paths: Sequence[str], hosts: Collection[int]) -> None:
     """Create table `history_events`: the events of `hosts` in these files, each once."""
     wanted = np.array(sorted(hosts), np.int64)
@@ -109,6 +124,7 @@ def read_events(engine: Engine, paths: Sequence[str], hosts: Collection[int]) ->
                 host = text_hashes(table.column("queue_manager"))
                 at = np.flatnonzero(np.isin(host, wanted))
                 restored = coded(table.column("kind"), _RESTORED, 0)
+                restored[(restored == 2) & (text_hashes(table.column("peer")) == _NO_RUN)] = 0
                 columns = [
                     host, *(table.column(name).to_numpy() for name in _PLACE[1:4]), restored
                 ]  # fmt: skip
@@ -141,6 +157,26 @@ def begins(engine: Engine, gone: Frame | None = None) -> dict[int, list[int]]:
     for host, at_ms in _refined(engine, _steps(engine)):
         found.setdefault(host, set()).add(at_ms)
     return {host: sorted(times) for host, times in found.items()}
+
+
+def side_by_side(engine: Engine, begun: Mapping[int, Sequence[int]]) -> set[int]:
+    """Return the hosts in `history_events` of which two copies ran at one time.
+
+    A history begins with a start, and its places grow in the course of time.  Events of two copies
+    alternate.  Only the logs of hosts that name their runs show that.
+    """
+    starts = engine.query("SELECT DISTINCT host, at_ms FROM history_events WHERE restored > 0")
+    named = engine.query("SELECT DISTINCT host FROM history_events WHERE restored = 2")
+    known = set(starts.to_pandas().itertuples(index=False, name=None))
+    hosts = {int(host) for host in named.to_pandas().host} & begun.keys()
+    found = {host for host in hosts if not {(host, at_ms) for at_ms in begun[host]} <= known}
+    stretches = [
+        (host, since, until) for host in hosts - found
+        for since, until in pairwise([_NEVER, *begun[host], -_NEVER])
+    ]  # fmt: skip
+    table = pd.DataFrame(stretches, columns=_FROM.names)
+    engine.put("history_from", _table(table, _FROM))
+    return found | {int(host) for host in engine.query(_BACK).to_pandas().host}
 
 
 def _steps(engine: Engine) -> Frame:

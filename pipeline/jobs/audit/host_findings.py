@@ -10,9 +10,19 @@ from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.findings import FINDING_SCHEMA
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.other_histories import OTHER_HISTORY
+from pipeline.jobs.audit.other_runs import OTHER_COPY
 from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
+
+#: The details of hosts of which another history explains messages, by the reason.
+_OTHERS = {
+    OTHER_HISTORY: "Other logs show it at work when its own has nothing: a copy of its data was put"
+    " back. {count} messages cannot be decided without its log from before.",
+    OTHER_COPY: "Other logs name a run of it that its own log does not have: it was cloned, or a"
+    " copy of its data was put back. {count} messages cannot be decided without the log of that"
+    " copy.",
+}
 
 
 def about_hosts(
@@ -67,16 +77,10 @@ def about_hosts(
 
 def _with_other_histories(open_rows: Frame, labels: Labels) -> list[dict[str, Any]]:
     """Return a finding for each host of which another history may explain messages."""
-    some = open_rows[open_rows.why == OTHER_HISTORY]
+    some = open_rows[open_rows.why.isin(list(_OTHERS))]
     return [
-        labels.about(
-            "restored",
-            int(host),
-            f"Other logs show it at work when its own has nothing: a copy of its data was put back."
-            f" {len(part)} messages cannot be decided without its log from before.",
-            part.at_ms.min(),
-        )
-        for host, part in some.groupby("covering")
+        labels.about("restored", int(host), _OTHERS[why].format(count=len(part)), part.at_ms.min())
+        for (host, why), part in some.groupby(["covering", "why"])
     ]
 
 

@@ -60,13 +60,16 @@ def _with_histories(
     """
     before = state.epochs
     state.epochs = histories.learned(engine, before, doubtful)
-    if not histories.must_begin_anew(before, state.epochs):
+    state.copied |= histories.copied
+    # Nothing of a host with several copies is settled, and events of one copy must not be taken for
+    # those of another one that were read before.
+    if not state.copied and not histories.must_begin_anew(before, state.epochs):
         return files
     progress("a host was restored from a backup: reading all files again")
-    epochs = state.epochs
+    epochs, copied = state.epochs, state.copied
     state.forget()
-    state.epochs = epochs
-    return [*earlier, *files]
+    state.epochs, state.copied = epochs, copied
+    return list(dict.fromkeys([*earlier, *files]))
 
 
 def audit(

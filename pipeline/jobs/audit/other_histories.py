@@ -25,7 +25,10 @@ Frame = Any
 Array = Any
 
 #: A start of `host` in `block` at `at_ms`, and the time of the event before it; -1: not known.
-STARTS = ["host", "block", "at_from", "at_ms"]
+#: `run` is the hash of the run that began; that of "" if an earlier release has logged it.
+STARTS = ["host", "block", "at_from", "at_ms", "run"]
+#: `host` has met a run of another queue manager (`other_runs.py`).
+MET = ["host", "block", "at_ms", "run"]
 #: The reason why a message is open.
 OTHER_HISTORY = "other_history"
 
@@ -43,7 +46,7 @@ def starts(known: Frame, new: Frame, covered: Frame) -> Frame:
     with which a file begins.
     """
     both = pd.concat([known, new]).astype(np.int64)
-    both = both.groupby(["host", "block", "at_ms"], as_index=False).at_from.max()[STARTS]
+    both = both.groupby(["host", "block", "at_ms", "run"], as_index=False).at_from.max()[STARTS]
     ends = covered.assign(block=covered.block_last + 1).groupby(["host", "block"]).at_last.max()
     places = pd.MultiIndex.from_frame(both[["host", "block"]])
     before = ends.reindex(places).fillna(-1).to_numpy(np.int64)

@@ -11,6 +11,7 @@
     present    the messages in queues, as far as events show (`presence.py`)
     missed     the messages that queue managers have missed in their databases
     starts     the starts of queue managers (`other_histories.py`)
+    met        the runs of queue managers that others have met (`other_runs.py`)
     inventories  the newest inventory of each host
     covered    the stretches of logs that were read
     runs       where streams lead, and which stream came after another
@@ -32,19 +33,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.events import LogFile
+from pipeline.events import LogFile, hash_of
 from pipeline.jobs.audit.clock_samples import SAMPLES
 from pipeline.jobs.audit.clock_spans import SLOT_BOUNDS, narrowed
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
-from pipeline.jobs.audit.other_histories import STARTS
+from pipeline.jobs.audit.other_histories import MET, STARTS
 from pipeline.jobs.audit.presence import INVENTORY, MISSED, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT, resent
 from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 13
+VERSION = 14
+#: A state of this version is the same, and has no runs.
+_BEFORE_RUNS = 13
 #: A state of this version is the same unless exported logs show a restored backup.
 _BEFORE_HISTORIES = 12
 
@@ -66,6 +69,7 @@ _FRAMES: dict[str, list[str]] = {
     "missed": MISSED,
     "inventories": INVENTORY,
     "starts": STARTS,
+    "met": MET,
     "epochs": EPOCHS,
 }
 
@@ -83,6 +87,7 @@ class State:
         self.hosts: dict[int, str] = {}
         self.named_at: dict[int, int] = {}
         self.aliases: dict[str, int] = {}
+        self.copied: set[int] = set()  # hosts of which two copies ran at one time
         self.runs = _empty("runs")
         self.carried = _empty("carried")
         self.segments = _empty("segments")
@@ -100,6 +105,7 @@ class State:
         self.missed = _empty("missed")
         self.inventories = _empty("inventories")
         self.starts = _empty("starts")
+        self.met = _empty("met")
         self.epochs = _empty("epochs")
         self.streams: Frame | None = None
 
@@ -113,7 +119,7 @@ class State:
         known = None if again else draft.state()
         if known is None:
             return state
-        if known["version"] not in (VERSION, _BEFORE_HISTORIES):
+        if known["version"] not in (VERSION, _BEFORE_RUNS, _BEFORE_HISTORIES):
             raise StateVersionMismatch(
                 f"the state at {draft.place.where} was written by another release; give --again"
             )
@@ -122,8 +128,11 @@ class State:
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
         state.named_at = {int(key): block for key, block in known["named_at"].items()}
         state.aliases = known["aliases"]
+        state.copied = set(known.get("copied", ()))
         for name, part in known["parts"].items():
             setattr(state, name, draft.place.read_table(part).to_pandas())
+        if known["version"] != VERSION:
+            state.starts = state.starts.assign(run=hash_of(""))
         if known["version"] == _BEFORE_HISTORIES and (state.epochs.since != 0).any():
             raise StateVersionMismatch(
                 f"the state at {draft.place.where} has exported logs of a restored host, whose"
@@ -146,6 +155,7 @@ class State:
             "hosts": self.hosts,
             "named_at": self.named_at,
             "aliases": self.aliases,
+            "copied": sorted(self.copied),
             "parts": parts,
         }
         draft.put_state(about, list(parts.values()))
@@ -180,7 +190,7 @@ class State:
         self.again = found.again
         self.present = found.present
         self.missed = found.missed
-        self.starts = found.starts
+        self.starts, self.met = found.starts, found.met
 
 
 def _empty(name: str) -> Frame:

@@ -15,7 +15,7 @@ from pipeline.jobs.audit.clock_samples import SAMPLES, clock_bounds
 from pipeline.jobs.audit.coverage import complete_until, cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
-from pipeline.jobs.audit.other_histories import STARTS, starts
+from pipeline.jobs.audit.other_histories import MET, STARTS, starts
 from pipeline.jobs.audit.presence import MISSED, PRESENT, still_there
 from pipeline.jobs.audit.settled import (
     NUMBERS,
@@ -61,6 +61,7 @@ class Survey:
     missed: Frame  # presence.MISSED
     inventories: Frame  # presence.INVENTORY, the newest of each host
     starts: Frame  # other_histories.STARTS
+    met: Frame  # other_runs.MET
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
     judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
     suspect_plain: set[int] = field(default_factory=set)
@@ -98,6 +99,7 @@ class EarlierState(Protocol):
     missed: Frame
     inventories: Frame
     starts: Frame
+    met: Frame
 
 
 def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Frame]:
@@ -141,6 +143,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         pd.concat([known.missed, new.missed()]).drop_duplicates(ignore_index=True),
         known.inventories,
         starts(known.starts, new.starts(), pd.concat([known.covered, new.of(RowKind.COVERED)])),
+        pd.concat([known.met, new.met()]).drop_duplicates(ignore_index=True),
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
         twice=twice,
@@ -229,8 +232,13 @@ class _Fingerprints:
 
     def starts(self) -> Frame:
         """Return the starts of queue managers, as `STARTS`."""
-        columns = ["host", "block_first", "at_first", "at_last"]
+        columns = ["host", "block_first", "at_first", "at_last", "source"]
         return self.of(RowKind.STARTED)[columns].set_axis(STARTS, axis=1)
+
+    def met(self) -> Frame:
+        """Return the runs that queue managers have met, as `MET`."""
+        columns = ["host", "block_first", "at_first", "source"]
+        return self.of(RowKind.MET)[columns].set_axis(MET, axis=1)
 
     def arrived(self, known: EarlierState) -> Numbers:
         """Return the known and new arrival numbers of each host."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.jobs import clocks
-from pipeline.jobs.audit import clock_spans, presence
+from pipeline.jobs.audit import clock_spans, other_runs, presence
 from pipeline.jobs.audit.decisions import decided
 from pipeline.jobs.audit.epochs import restored
 from pipeline.jobs.audit.facts import Facts, Role
@@ -63,7 +63,8 @@ def judge(
         rows = pd.DataFrame(columns=COLUMN_NAMES).astype(
             {name: "Int64" for name in COLUMN_NAMES[1:]}
         )
-        return _conclude(_with_again(rows, None, found), found, routes, state, settings)[0]
+        rows, compared = _with_again(rows, None, found), _compared(found, state, settings)
+        return _conclude(rows, found, routes, state, settings, compared)[0]
     engine.put("streams", _suspect_streams(found))
     engine.put("destinations", _destinations(found))
     engine.view("messages", streams.MESSAGES)
@@ -86,7 +87,9 @@ def judge(
     rows = without_given(rows, engine)
     rows = _with_received(_with_again(rows, engine, found), found)
     ids, rows = _kept_ids(rows, found)
-    judged, proved = _conclude(rows, found, routes, state, settings)
+    compared = _compared(found, state, settings)
+    shown = other_runs.evidence(engine, found, compared.spans)
+    judged, proved = _conclude(rows, found, routes, state, settings, compared, shown)
     judged.kept = _kept(engine, ids)
     if found.suspect_streams:
         judged.segments = _segments(engine, found, judged.kept)
@@ -230,24 +233,42 @@ def _suspect_streams(found: Survey) -> Any:
     )
 
 
+class _Clocks(NamedTuple):
+    """The clocks of all hosts, as far as messages show them."""
+
+    spans: clock_spans.Spans
+    offsets: dict[int, float]
+    wrong: dict[int, int]
+
+
+def _compared(found: Survey, state: State, settings: AuditSettings) -> _Clocks:
+    bounds = clock_spans.narrowed(state.clock_bounds, found.clock_bounds)
+    offsets, wrong = clocks.solve_over_time(clock_spans.by_day(bounds), settings.clock_tolerance_ms)
+    spans = clock_spans.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
+    return _Clocks(spans, offsets, wrong)
+
+
 def _conclude(
-    rows: Frame, found: Survey, routes: Frame, state: State, settings: AuditSettings
+    rows: Frame,
+    found: Survey,
+    routes: Frame,
+    state: State,
+    settings: AuditSettings,
+    compared: _Clocks,
+    shown: other_runs.Evidence | None = None,
 ) -> tuple[AuditResult, Frame]:
     """Return the result, and the proved candidates; others stay open as a log is missing."""
     rows = _and(rows, presence.vanished(found, COLUMN_NAMES)).reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
-    bounds = clock_spans.narrowed(state.clock_bounds, found.clock_bounds)
-    offsets, wrong = clocks.solve_over_time(clock_spans.by_day(bounds), settings.clock_tolerance_ms)
-    spans = clock_spans.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
-    rows, why = decided(rows, found, spans, labels, state)
+    rows, why = decided(rows, found, compared.spans, labels, state, state.copied, shown)
     is_open = why != ""
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])
     findings = [labels.finding(row) for row in proved.head(settings.findings_max).itertuples()]
     rows_of_hosts = restored(state.epochs, labels)
-    rows_of_hosts += about_hosts(open_rows, found, labels, offsets, wrong)
+    rows_of_hosts += about_hosts(open_rows, found, labels, compared.offsets, compared.wrong)
     counts = proved.kind.value_counts().to_dict()
     for each in rows_of_hosts:
         counts[each["kind"]] = counts.get(each["kind"], 0) + 1
@@ -259,7 +280,7 @@ def _conclude(
         findings=frame,
         open=_open_messages(open_rows, labels),
         streams=streams,
-        offsets_ms={labels.host(host): offset for host, offset in offsets.items()},
+        offsets_ms={labels.host(host): offset for host, offset in compared.offsets.items()},
         events=found.events,
         messages=int(streams.sent.clip(lower=0).sum()) if len(streams) else 0,
         suspects=0,

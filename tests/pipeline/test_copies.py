@@ -1,0 +1,160 @@
+"""Two copies of a queue manager at one time: nobody is accused, whatever logs are there."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.engines.on_spark import engine_of
+from pipeline.events import find_files
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditResult, AuditSettings
+from pipeline.jobs.audit.history_events import EVENTS, begins, create_events, side_by_side
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
+from pipeline.report.outcome import write_audit
+from pipeline.results.runs import Results
+from tests.pipeline.foreign_copies import Copies
+from tests.pipeline.foreign_fleet import MINUTE, Message, Stream
+from tests.pipeline.nights import about_messages, shown
+
+OTHERS = ("alpha", "quebec", "romeo")
+SETTINGS = AuditSettings(tasks=1)
+
+
+def night(engine: Any, here: Path, out: Path) -> AuditResult:
+    draft = Results(out).begin("audit")
+    state, files = State.load(draft), find_files([str(here)])
+    result = audit(engine, state.unseen(files), state, SETTINGS, earlier=state.seen(files))
+    write_audit(draft, result, state)
+    return result
+
+
+def whole(engine: Any, here: Path, out: Path) -> AuditResult:
+    draft, state = Results(out).begin("audit"), State()
+    result = audit(engine, find_files([str(here)]), state, SETTINGS)
+    write_audit(draft, result, state)
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_night_accuses_anybody_and_the_last_one_says_what_one_run_says(
+    engine: Any, tmp_path: Path, seed: int
+) -> None:
+    fleet, files, here = Copies(seed), tmp_path / "all", tmp_path / "here"
+    files.mkdir()
+    here.mkdir()
+    fleet.write(files)
+    names = [*OTHERS, "original", "copy"]
+    random.Random(seed).shuffle(names)
+    for name in names:
+        shutil.copy(files / f"{name}.parquet", here)
+        last = night(engine, here, tmp_path / "out")
+        assert not about_messages(last) - fleet.findings, (names, name)
+
+    assert shown(last) == shown(whole(engine, files, tmp_path / "whole"))
+    assert "other_copy" in last.open.reason.to_list()
+    assert ("restored", "papa") in about_hosts(last)
+
+
+def about_hosts(result: AuditResult) -> set[tuple[str, str]]:
+    found = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
+    return set(zip(found.kind, found.host, strict=True))
+
+
+@pytest.mark.parametrize("logged", ["original", "copy"])
+def test_the_log_of_one_copy_decides_the_messages_of_its_own_runs(
+    engine: Any, tmp_path: Path, logged: str
+) -> None:
+    fleet = Copies(2)
+    fleet.write(tmp_path)
+    other = "copy" if logged == "original" else "original"
+    (tmp_path / f"{other}.parquet").unlink()
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    host = fleet.quebec if logged == "original" else fleet.alpha
+    assert set(about_messages(result)) == {
+        each for each in fleet.findings if each[1].startswith(host.guid)
+    }
+    opened = result.open[result.open.reason == "other_copy"]
+    assert opened.host.to_list() == ["papa"]
+
+
+def test_without_any_log_of_both_their_numbers_are_no_duplicates(
+    engine: Any, tmp_path: Path
+) -> None:
+    """A message that one run brought twice to a host is one nevertheless."""
+    fleet = Copies(3)
+    twice = Message(fleet.original, fleet.quebec, "twice", Stream(fleet.original))
+    twice.id = f"{fleet.original.guid}\\9999"
+    for n in range(2):
+        fleet.f.accepted(twice, fleet.ended + n * MINUTE)
+    fleet.write(tmp_path)
+    for name in ("original", "copy"):
+        (tmp_path / f"{name}.parquet").unlink()
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert set(about_messages(result)) == {("duplicated", twice.id, 0, 0)}
+
+
+def test_both_engines_open_the_same_messages(engine: Any, spark: Any, tmp_path: Path) -> None:
+    for name, without in (("one", "copy"), ("both", "")):
+        (tmp_path / name).mkdir()
+        Copies(5).write(tmp_path / name)
+        (tmp_path / name / f"{without}.parquet").unlink(missing_ok=True)
+        here, there = (
+            whole(one, tmp_path / name, tmp_path / f"out-{name}-{number}")
+            for number, one in enumerate((engine, engine_of(spark)))
+        )
+        assert shown(here) == shown(there)
+
+
+Event = tuple[int, int, int]  # block, time, and 2 for a start that names its run
+
+
+def are_side_by_side(engine: Any, *logs: list[Event]) -> list[bool]:
+    rows = [(host, block, 0, at_ms, start)
+            for host, log in enumerate(logs) for block, at_ms, start in log]  # fmt: skip
+    columns = np.array(rows, np.int64).reshape(len(rows), 5).T
+    table = pa.Table.from_arrays([pa.array(each) for each in columns], schema=EVENTS)
+    try:
+        create_events(engine, [], None, table)
+        found = side_by_side(engine, begins(engine))
+    finally:
+        engine.release()
+    return [host in found for host in range(len(logs))]
+
+
+def test_histories_that_alternate_are_those_of_two_copies(engine: Any) -> None:
+    second = 1000
+    before = [(1, 0, 2), *((n, n * second, 0) for n in range(2, 10))]
+    gone = [(n, n * second, 0) for n in range(10, 20)]
+    later = [(10, 30 * second, 2), *((n, (n + 30) * second, 0) for n in range(11, 15))]
+    beside = [(10, 10_500, 2), *((n, n * second + 500, 0) for n in range(11, 15))]
+    further = [(n, (n + 20) * second, 0) for n in range(20, 25)]  # where `later` has others
+    steps = [(20, 60 * second, 0), (21, 59_500, 0), (22, 61 * second, 0)]
+    unnamed = [(block, at_ms, 0) for block, at_ms, _ in [*before, *gone, *beside]]
+    logs = {
+        "one history": ([*before, *gone], False),
+        "a snapshot": ([*before, *gone, *later], False),
+        "a snapshot, and a clock that is set back a little": (
+            [*before, *gone, *later, *steps], False),
+        "two copies": ([*before, *gone, *beside], True),
+        "two copies, of which one was first idle": ([*before, *gone, *later, *further], True),
+        "logs of an earlier release": (unnamed, False),
+    }  # fmt: skip
+
+    found = are_side_by_side(engine, *(log for log, _ in logs.values()))
+
+    assert dict(zip(logs, found, strict=True)) == {name: each for name, (_, each) in logs.items()}
