@@ -25,10 +25,21 @@ from pyspark.sql.datasource import DataSource
 
 from pipeline.source import schema
 from pipeline.source.errors import SourceError, plainly
-from pipeline.source.option_names import READ, SCHEMA, STREAM, STREAM_WRITE, WRITE
+from pipeline.source.option_names import (
+    READ,
+    SCHEMA,
+    STREAM,
+    STREAM_WRITE,
+    TABLE,
+    WRITE,
+    is_option,
+)
+from pipeline.source.option_values import GivenOptions
 from pipeline.source.options import ADDED, SERVICE_BUS, Options
 from pipeline.source.tables import (
+    check_any,
     is_new_table,
+    of_use,
     only_of,
     options_of_table,
     table_ddl,
@@ -48,7 +59,10 @@ class DefaultSource(DataSource):
         if not is_new_table(self.options):
             return self._ddl(dict(self.options))
         given = options_of_table(self.options)
-        return table_ddl(self._ddl(given), given)
+        GivenOptions(given, TABLE)
+        if any(not is_option(name.lower(), SCHEMA) for name in given):
+            Options(of_use(given, WRITE), WRITE).check()
+        return table_ddl(self._ddl(of_use(given, SCHEMA)), given)
 
     def _ddl(self, given: dict[str, str]) -> str:
         options = Options(given, SCHEMA).check()
@@ -116,6 +130,7 @@ class DefaultSource(DataSource):
 
     def _options(self, use: str, schema: Any) -> Options:
         given = with_table_options(self.options, schema, use)
+        check_any(given)
         if use == WRITE:
             given = only_of(given, use)  # a view of SQL has options for reading too
         return Options(given, use).check()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 READ, STREAM, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
 SCHEMA = "schema"  # Spark asks for the schema without naming the use
+TABLE = "a table of SQL"  # which is read and written
 
 _ALL = (READ, STREAM, WRITE, STREAM_WRITE)
 _READS = (READ, STREAM)
@@ -89,7 +90,7 @@ _SPELLED_IN_KAFKA = {name.lower(): name for name in KAFKA}
 def is_option(name: str, use: str) -> bool:
     """Return whether the option, in small letters, is one of a use."""
     uses = _USES.get(_SPELLED.get(name, ""), ())
-    return any(one in uses for one in (_READS if use == SCHEMA else (use,)))
+    return any(one in uses for one in {SCHEMA: _READS, TABLE: _ALL}.get(use, (use,)))
 
 
 def spelled(name: str) -> str:

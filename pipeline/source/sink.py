@@ -31,7 +31,7 @@ from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.options import SERVICE_BUS, Options
 from protocol.errors import InvalidName
-from qmd.client import new_message
+from qmd.client import ClientError, new_message
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import NewMessage
 
@@ -308,7 +308,7 @@ def messages_of(
             raise SourceError('qmd: a row has no destination; fill its column "destination"')
         try:
             messages.append(new_message(place, **given))
-        except (ValueError, InvalidName) as error:
+        except (ValueError, InvalidName, ClientError) as error:
             raise SourceError(f"qmd: a row for {place} cannot be a message: {error}") from error
     return messages
 

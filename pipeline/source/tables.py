@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.source.errors import SourceError
-from pipeline.source.option_names import SCHEMA, is_option
+from pipeline.source.option_names import SCHEMA, STREAM_WRITE, WRITE, is_option
+from pipeline.source.option_values import names_of
 
 MARK = "qmd options "
 _OF_A_TABLE = "provider"  # Spark names it among the options when a table is created
@@ -31,12 +32,52 @@ def is_new_table(given: Mapping[str, str]) -> bool:
 
 
 def options_of_table(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without Spark's own properties of a table."""
+    """Return the options without the table's properties, which Spark puts among them.
+
+    Each option also comes as `option.NAME`; a property does not.
+    """
+    lower = {name.lower() for name in given}
+    is_marked = any(name.startswith(_PREFIX) for name in lower)
     return {
         name: value
         for name, value in given.items()
-        if name.lower() not in _PROPERTIES and not name.lower().startswith(_PREFIX)
+        if not name.lower().startswith(_PREFIX)
+        and (_PREFIX + name.lower() in lower if is_marked else name.lower() not in _PROPERTIES)
     }
+
+
+def of_use(given: Mapping[str, str], use: str) -> dict[str, str]:
+    """Return the options of a table that one of its uses has.
+
+    Rows are written to the queue that is read, or to `destination`.  Raises SourceError if several
+    queues are read: rows would go to all of them.
+    """
+    found = {name: value for name, value in given.items() if is_option(name.lower(), use)}
+    names = {name.lower(): name for name in found}
+    if use not in (WRITE, STREAM_WRITE) or "queue" not in names:
+        return found
+    if "destination" in names:
+        del found[names["queue"]]
+        return found
+    queues = names_of(found[names["queue"]])
+    if len(queues) > 1 or any("*" in queue for queue in queues):
+        raise SourceError(
+            f"qmd: the table reads several queues ({', '.join(queues)}); name the one that gets"
+            " its rows: destination among the options of the table",
+            code="source_option",
+        )
+    return found
+
+
+def check_any(given: Mapping[str, str]) -> None:
+    """Refuse a use without options.  Raises SourceError."""
+    if not given:
+        raise SourceError(
+            'qmd: no options were given: name them with .option("endpoint", ...).  A table of SQL'
+            " has its options if it is created by CREATE TABLE ... USING qmd OPTIONS (...),"
+            " without a list of columns and without AS SELECT",
+            code="source_option",
+        )
 
 
 def table_ddl(ddl: str, given: Mapping[str, str]) -> str:
@@ -75,11 +116,9 @@ def with_table_options(given: Mapping[str, str], schema: Any, use: str) -> dict[
     fitting = {
         name: value
         for name, value in stored.items()
-        if is_option(name.lower(), use) and name.lower() not in own
+        if name.lower() not in own and not (name.lower() == "queue" and "destination" in own)
     }
-    if "destination" in own:
-        fitting = {name: value for name, value in fitting.items() if name.lower() != "queue"}
-    return {**fitting, **given}
+    return {**of_use(fitting, use), **given}
 
 
 def only_of(given: Mapping[str, str], use: str) -> dict[str, str]:

@@ -9,13 +9,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.source import DefaultSource
 from pipeline.source.connection import Connection
+from pipeline.source.errors import SourceError
 from pipeline.source.options import Endpoint
+from pipeline.source.sink import messages_of
 from qmd.client import new_message
 from tests.pipeline.live import TIMEOUT, Place
 from tests.process.harness import Hosts
@@ -78,6 +81,13 @@ def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows
 
     bodies = [int(message.body) for message in place.qm.peek_each(queue)]
     assert bodies == list(range(1000))
+
+
+def test_a_row_with_an_impossible_value_is_reported_in_one_line():
+    rows = pa.RecordBatch.from_pydict({"label": ["x"], "correlation_id": ["nonsense"]})
+
+    with pytest.raises(SourceError, match="a row for orders cannot be a message: 'nonsense'"):
+        messages_of(rows, rows.schema.names, "orders", "")
 
 
 def test_a_job_without_a_daemon_keeps_its_own_error():

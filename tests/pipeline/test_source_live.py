@@ -14,7 +14,9 @@ pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installe
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
 
+from pipeline.source import DefaultSource
 from pipeline.source.errors import SourceError
 from qmd.bodies.content import write_content
 from tests.pipeline.live import TIMEOUT, Place, orders, read, rows, rows_of
@@ -293,6 +295,48 @@ def test_a_queue_is_a_table_of_sql(spark, place):
 
     assert sorted(row.label for row in found) == sorted([*orders(3), "from sql", "again", "view"])
     assert {row.label: row.priority for row in found}["again"] == 5
+
+
+@TIMEOUT
+def test_a_table_of_sql_has_options_for_its_rows_and_properties_of_its_own(spark, place):
+    queue, target = place.queue("sql.read"), place.queue("sql.written")
+    options = f"endpoint '{place.socket}', queue '{queue}', columns 'label'"
+
+    def refused(text: str) -> str:
+        with pytest.raises(PySparkException) as error:
+            spark.sql(text).collect()
+        return str(error.value)
+
+    spark.sql(
+        f"CREATE TABLE sql_to USING qmd OPTIONS ({options}, destination '{target}',"
+        " delivery 'recoverable') COMMENT 'both' TBLPROPERTIES ('team' = 'orders')"
+    )
+    spark.sql("CREATE TABLE sql_listed (label string) USING qmd OPTIONS (endpoint 'x', queue 'y')")
+    try:
+        spark.sql("INSERT INTO sql_to VALUES ('written')")
+        assert spark.sql("SELECT * FROM sql_to").collect() == []
+        assert "no options were given" in refused("SELECT * FROM sql_listed")
+    finally:
+        for name in ("sql_to", "sql_listed"):
+            spark.sql(f"DROP TABLE {name}")
+
+    assert place.labels(target) == ["written"]
+    text = refused(f"CREATE TABLE sql_as USING qmd OPTIONS ({options}) AS SELECT 'x' AS label")
+    assert "without AS SELECT" in text
+    text = refused(f"CREATE TABLE sql_bad USING qmd OPTIONS ({options}, colums 'label')")
+    assert "did you mean columns?" in text
+    text = refused(f"CREATE TABLE sql_bad USING qmd OPTIONS ({options}, delivery 'slow')")
+    assert "is 'slow'; it is one of" in text
+
+
+def test_a_table_of_several_queues_does_not_choose_one_for_its_rows():
+    given = {"endpoint": "/run/qmd.sock", "queue": "orders,returns", "columns": "label"}
+    comment = {"comment": f"qmd options {json.dumps(given)}"}
+    schema = StructType([StructField("label", StringType(), metadata=comment)])
+
+    assert DefaultSource({}).reader(schema).options.sources()[0].queues == ("orders", "returns")
+    with pytest.raises(SourceError, match="name the one that gets its rows"):
+        DefaultSource({}).writer(schema, overwrite=False)
 
 
 @TIMEOUT
