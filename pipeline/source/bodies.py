@@ -14,9 +14,11 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +32,12 @@ from qmd.bodies.errors import UnreadableBody
 
 DOTNET = ("xml", "binary", "activex")
 NEEDED = ("id", "body", "body_type")  # columns that decoding reads
+
+# A type, in contrast to a list of columns.
+_TYPE = re.compile(r"\w+(\s*\([\d\s,]*\))?$|(struct|array|map)\s*<", re.IGNORECASE)
+_MICRO = timedelta(microseconds=1)
+_DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
+_FLOAT32_MAX = 3.4028235677973366e38  # larger ones round to infinity
 
 # Confluent's framing: a zero byte and the id of a schema in a registry, before the value.
 _FRAME_BYTES = 5
@@ -50,32 +58,34 @@ class BodyDecoder:
         errors: list[str | None] = []
         bodies = batch.column("body").to_pylist()
         types = batch.column("body_type").to_pylist()
-        for at, (body, body_type) in enumerate(zip(bodies, types, strict=True)):
+        for body, body_type in zip(bodies, types, strict=True):
             value, error = None, None
             try:
                 value = decode(body, body_type)
             except (UnreadableBody, _Unfit, ValueError, RecursionError) as fault:
-                error = f"{type(fault).__name__}: {fault}" if not str(fault) else str(fault)
-            if error is not None and self.fails:
+                error = str(fault) or type(fault).__name__
+            values.append(value)
+            errors.append(error)
+        content = _content(values, errors, type_)
+        # A reason quotes the body, which may have halves of characters.
+        texts = [error and error.encode(errors="replace").decode() for error in errors]
+        for at, error in enumerate(texts if self.fails else ()):
+            if error is not None:
                 name = batch.column("id")[at].as_py()
                 raise SourceError(
                     f"qmd: the body of message {name} is not {self.format}: {error};"
                     ' .option("onBadBody", "null") continues without its content',
                     code="body_unreadable",
                 )
-            values.append(value)
-            errors.append(error)
-        return {
-            "content": pa.array(values, type_),
-            "content_error": pa.array(errors, pa.string()),
-        }
+        return {"content": content, "content_error": pa.array(texts, pa.string())}
 
     def _function(self, type_: Any) -> Callable[[bytes, int], Any]:
         match self.format:
             case "text":
                 return _text
             case "json":
-                return lambda body, body_type: fitted(_json(_text(body, body_type)), type_)
+                number = Decimal if _has_decimals(type_) else _finite
+                return lambda body, body_type: fitted(_json(_text(body, body_type), number), type_)
             case "dotnet":
                 if pa.types.is_string(type_):
                     return lambda body, body_type: json.dumps(
@@ -92,6 +102,22 @@ class _Unfit(Exception):
     """A value that does not have the type of its column."""
 
 
+def _content(values: list[Any], errors: list[str | None], type_: Any) -> Any:
+    """Return the values as an array.  One that Arrow refuses becomes null, and gets an error.
+
+    No body may end the query: a stream would find it again at each start.
+    """
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        for at, value in enumerate(values):
+            try:
+                pa.array([value], type_)
+            except (pa.ArrowException, ValueError, OverflowError, TypeError) as fault:
+                values[at], errors[at] = None, f"a value does not fit its column: {fault}"
+        return pa.array(values, type_)
+
+
 def content_ddl(format: str, body_schema: str, avro_schema: str) -> str:
     """Return the type of the column `content` as Spark DDL.  Raises SourceError."""
     if format == "avro":
@@ -99,9 +125,27 @@ def content_ddl(format: str, body_schema: str, avro_schema: str) -> str:
     if format == "text" or not body_schema.strip():
         return "string"
     text = body_schema.strip()
-    first = text.split(None, 1)[0].split("<", 1)[0].lower()
-    is_type = " " not in text or (first in ("struct", "array", "map") and "<" in text)
-    return text if is_type else f"struct<{text}>"
+    return text if _TYPE.match(text) else f"struct<{text}>"
+
+
+def check_type(type_: Any, option: str, path: str = "") -> None:
+    """Refuse a type of which no value can be read.  `type_` is Arrow's.  Raises SourceError."""
+    if pa.types.is_struct(type_) and not any(
+        b"variant" in (field.metadata or ()) for field in type_
+    ):
+        for field in type_:
+            check_type(field.type, option, f"{path}.{field.name}")
+    elif pa.types.is_list(type_):
+        check_type(type_.value_type, option, f"{path}[]")
+    elif pa.types.is_map(type_) and pa.types.is_string(type_.key_type):
+        check_type(type_.item_type, option, f"{path}{{}}")
+    elif not any(is_one(type_) for is_one, _, _ in _CONVERSIONS):
+        raise option_error(
+            option,
+            f"has {path.lstrip('.') or 'a type'} as {type_}; there are string, boolean, numbers,"
+            " decimal, binary, timestamp, timestamp_ntz, date, struct, array, and map with keys of"
+            " string",
+        )
 
 
 def _text(body: bytes, body_type: int) -> str:
@@ -110,12 +154,27 @@ def _text(body: bytes, body_type: int) -> str:
     return value
 
 
-def _json(text: str) -> Any:
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]} is larger than every number of 64 bits")
+    return number
+
+
+def _has_decimals(type_: Any) -> bool:
+    if pa.types.is_decimal(type_):
+        return True
+    return any(_has_decimals(type_.field(at).type) for at in range(type_.num_fields))
+
+
+def _json(text: str, number: Callable[[str], Any]) -> Any:
+    """Return a value of JSON; `number` makes those of its numbers that are not whole."""
+
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no value of JSON")
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, parse_float=number)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error}") from None
 
@@ -173,78 +232,97 @@ def _avro(body: bytes, schema: Any) -> Any:
     raise ValueError(f"not of this schema of Avro: {fault}")
 
 
+DECIMAL_DIGITS_MAX = 38
 _AVRO_DDL = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double",
     "bytes": "binary", "string": "string", "null": "string", "enum": "string", "fixed": "binary",
 }  # fmt: skip
 _LOGICAL_DDL = {
     "date": "date", "timestamp-millis": "timestamp", "timestamp-micros": "timestamp",
-    "uuid": "string",
+    "uuid": "string", "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
 }  # fmt: skip
 
 
-def _avro_ddl(schema: Any, within: tuple[str, ...] = ()) -> str:
-    """Return Spark's type for a schema of Avro.  Raises SourceError."""
+def _avro_ddl(schema: Any, named: dict[str, str] | None = None) -> str:
+    """Return Spark's type for a schema of Avro.  Raises SourceError.
+
+    `named` has the types that were defined before; one that is being defined is "".
+    """
+    named = {} if named is None else named
     if isinstance(schema, list):
         kinds = [one for one in schema if one != "null"]
         if len(kinds) == 1:
-            return _avro_ddl(kinds[0], within)
-        raise option_error("avroSchema", "has a union of several types, for which Spark has none")
+            return _avro_ddl(kinds[0], named)
+        raise option_error(
+            "avroSchema", f"has a union of {len(kinds)} types besides null; Spark has none for it"
+        )
     if isinstance(schema, str):
-        if schema in _AVRO_DDL:
-            return _AVRO_DDL[schema]
-        raise option_error("avroSchema", f"refers to {schema} again; write the type out")
+        found = _AVRO_DDL.get(schema) or named.get(schema)
+        if not found:
+            raise option_error("avroSchema", f"has {schema} in itself, and Spark has no such type")
+        return found
     kind, logical = schema["type"], schema.get("logicalType")
     if isinstance(kind, dict | list):
-        return _avro_ddl(kind, within)
+        return _avro_ddl(kind, named)
+    name = schema.get("name", "")
+    named[name] = ""
     if logical == "decimal":
-        return f"decimal({schema['precision']},{schema.get('scale', 0)})"
-    if logical in _LOGICAL_DDL:
-        return _LOGICAL_DDL[logical]
-    if kind == "record":
-        fields = (f"`{one['name']}`: {_avro_ddl(one['type'])}" for one in schema["fields"])
-        return f"struct<{', '.join(fields)}>"
-    if kind == "array":
-        return f"array<{_avro_ddl(schema['items'])}>"
-    if kind == "map":
-        return f"map<string, {_avro_ddl(schema['values'])}>"
-    return _avro_ddl(kind)
+        if schema["precision"] > DECIMAL_DIGITS_MAX:
+            raise option_error(
+                "avroSchema",
+                f"has a decimal of {schema['precision']} digits; Spark has {DECIMAL_DIGITS_MAX}",
+            )
+        found = f"decimal({schema['precision']},{schema.get('scale', 0)})"
+    elif logical in _LOGICAL_DDL:
+        found = _LOGICAL_DDL[logical]
+    elif kind == "record":
+        fields = (f"`{one['name']}`: {_avro_ddl(one['type'], named)}" for one in schema["fields"])
+        found = f"struct<{', '.join(fields)}>"
+    elif kind == "array":
+        found = f"array<{_avro_ddl(schema['items'], named)}>"
+    elif kind == "map":
+        found = f"map<string, {_avro_ddl(schema['values'], named)}>"
+    else:
+        found = _avro_ddl(kind, named)
+    named[name] = found
+    return found
 
 
 # -- Values of a type --
 
 
-def fitted(value: Any, type_: Any, path: str = "", *, from_text: bool = False) -> Any:
+def fitted(
+    value: Any, type_: Any, path: str = "", *, from_text: bool = False, nullable: bool = True
+) -> Any:
     """Return a value as Arrow takes it for this type.  Raises _Unfit if it is of another type.
 
     Only conversions without loss are made: no number becomes a text, and a text becomes a number or
     a truth value only with `from_text` (XML has texts only).
     """
+
+    def inner(one: Any, field: Any, name: str) -> Any:
+        found = f"{path}{name}"
+        return fitted(one, field.type, found, from_text=from_text, nullable=field.nullable)
+
     if value is None:
+        if not nullable:
+            raise _Unfit(f"{path.lstrip('.')} is missing, and the schema has it as NOT NULL")
         return None
     if pa.types.is_struct(type_):
         if not isinstance(value, dict):
             raise _unfit(value, "an object", path)
         return {
-            field.name: fitted(
-                value.get(field.name), field.type, f"{path}.{field.name}", from_text=from_text
-            )
-            for field in type_
+            field.name: inner(value.get(field.name), field, f".{field.name}") for field in type_
         }
     if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise _unfit(value, "a list", path)
-        return [
-            fitted(one, type_.value_type, f"{path}[{at}]", from_text=from_text)
-            for at, one in enumerate(value)
-        ]
+        return [inner(one, type_.value_field, f"[{at}]") for at, one in enumerate(value)]
     if pa.types.is_map(type_):
         if not isinstance(value, dict):
             raise _unfit(value, "an object", path)
-        return [
-            (key, fitted(one, type_.item_type, f"{path}.{key}", from_text=from_text))
-            for key, one in value.items()
-        ]
+        return [(key, inner(one, type_.item_field, f".{key}")) for key, one in value.items()]
     if from_text and isinstance(value, str):
         value = _from_text(value, type_)
     for is_one, convert, name in _CONVERSIONS:
@@ -264,9 +342,9 @@ def _from_text(text: str, type_: Any) -> Any:
     if pa.types.is_boolean(type_):
         return {"true": True, "false": False, "1": True, "0": False}.get(text, text)
     try:
-        if pa.types.is_integer(type_):
+        if pa.types.is_integer(type_) and _DIGITS.fullmatch(text.strip()):
             return int(text)
-        if pa.types.is_floating(type_):
+        if pa.types.is_floating(type_) and "_" not in text:
             return float(text)
     except ValueError:
         pass
@@ -274,7 +352,10 @@ def _from_text(text: str, type_: Any) -> Any:
 
 
 def _unfit(value: Any, name: str, path: str) -> _Unfit:
-    shown = json.dumps(value, default=str, ensure_ascii=False)[:40]
+    text = (
+        value if isinstance(value, Decimal) else json.dumps(value, default=str, ensure_ascii=False)
+    )
+    shown = str(text)[:40]
     return _Unfit(f"{path.lstrip('.') or 'the body'} is {shown}, and not {name}")
 
 
@@ -287,6 +368,9 @@ def _boolean(value: Any, type_: Any) -> bool | None:
 
 
 def _integer(value: Any, type_: Any) -> int | None:
+    if isinstance(value, time):  # of Avro: milliseconds in an int, microseconds in a long
+        passed = datetime.combine(date.min, value) - datetime.min
+        return passed // timedelta(milliseconds=1) if type_.bit_width == 32 else passed // _MICRO
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     pa.scalar(value, type_)  # raises if it is too large
@@ -294,7 +378,12 @@ def _integer(value: Any, type_: Any) -> int | None:
 
 
 def _floating(value: Any, type_: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    number = float(value)
+    limit = _FLOAT32_MAX if type_.bit_width == 32 else math.inf
+    is_infinite = isinstance(value, float) and math.isinf(value)
+    return number if is_infinite or not abs(number) >= limit else None
 
 
 def _decimal(value: Any, type_: Any) -> Decimal | None:
@@ -317,7 +406,9 @@ def _moment(value: Any, type_: Any) -> datetime | None:
         value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
         return None
-    return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if type_.tz is None:
+        return None if value.tzinfo else value
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def _day(value: Any, type_: Any) -> date | None:

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.source import schema, service_bus
-from pipeline.source.bodies import NEEDED, BodyDecoder
+from pipeline.source.bodies import NEEDED, BodyDecoder, check_type
+from pipeline.source.errors import SourceError, option_error
 from pipeline.source.options import ADDED, CONTENT, SERVICE_BUS, Options
 from pipeline.source.where import Where, parse_where
 
@@ -56,6 +57,8 @@ def output_of(options: Options, kind: str, given: Any = None) -> Output:
     if kind == "messages" and options.body_format:
         decoder = BodyDecoder(options.body_format, options.avro_schema, options.bad_body_fails)
         needed |= set(NEEDED)
+        if given is not None and "content" in given.names:
+            _check_content(given["content"].dataType, options)
     if SERVICE_BUS in wanted:
         needed |= {name for name in service_bus.NEEDED if options.bodies or name != "body"}
     base = tuple(name for name in wanted if name not in ADDED)
@@ -64,12 +67,23 @@ def output_of(options: Options, kind: str, given: Any = None) -> Output:
     return Output(wanted, decoded, where, decoder, _arrow(given, kind, wanted, decoded))
 
 
+def _check_content(type_: Any, options: Options) -> None:
+    """Refuse a type of `content` of which no body has a value.  Raises SourceError."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    option = "avroSchema" if options.body_format == "avro" else "bodySchema"
+    try:
+        found = to_arrow_type(type_, timezone="UTC")
+    except PySparkException as error:
+        raise option_error(option, f"has a type that cannot be read: {error}") from error
+    check_type(found, option)
+
+
 def _arrow(given: Any, kind: str, wanted: tuple[str, ...], decoded: tuple[str, ...]) -> Any:
     if given is None:
         return None
     from pyspark.sql.pandas.types import to_arrow_schema
-
-    from pipeline.source.errors import SourceError
 
     names = [field.name for field in given.fields]
     if names != list(wanted):
