@@ -66,20 +66,12 @@ class PacketSender:
         of another host asks for the packet: it then counts in the limits of that host.
         Packets with the same `shared` are stored with one common end, if that is long.
         """
-        try:
-            route = self._destinations.route_name(
-                name, for_acknowledgments=True, via=via, asked=asked
-            )
-        except Refusal as refusal:
-            return self._not_sent(name, refusal.text, asked)
+        route = self.route_of(name, via=via, asked=asked)
+        if isinstance(route, str):
+            return self._not_sent(name, route, asked)
         priority = packet[2] & 7
         key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
-            target = self._destinations.known_target(name)
-            if isinstance(name, PublicName) and target is not None and target.transactional:
-                reason = f"{name} accepts no acknowledgments: it is transactional, as the directory"
-                reason += " says"
-                return self._not_sent(name, reason, asked)
             deadline_s = None
             if asked is not None:
                 reason = self._answer_limits.no_room(route, len(packet))
@@ -97,11 +89,6 @@ class PacketSender:
             else:
                 batch.when_durable(partial(self._outgoing.appended, route, appended))
             return ""
-        if route.transactional or route.is_read_only:
-            reason = f"{route.name} accepts no acknowledgments: it is " + (
-                "transactional" if route.transactional else "one of the queue manager's own"
-            )
-            return self._not_sent(name, reason, asked)
         if asked is not None and not route.has_room(len(packet)):
             return self._not_sent(name, f"{route.name} is full", asked)
         wall_ms = int(self._services.environment.time() * 1000)
@@ -115,6 +102,30 @@ class PacketSender:
             self.record_sent(route, packet, key)
             batch.when_durable(partial(route.deliver, [stored]))
         return ""
+
+    def route_of(
+        self, name: FormatName, *, via: bytes | None = None, asked: AskedFor | None = None
+    ) -> Route | str:
+        """Return the queue that takes a packet of this queue manager, or why none does.
+
+        `via` and `asked` are as in `send_packet`.
+        """
+        try:
+            route = self._destinations.route_name(
+                name, for_acknowledgments=True, via=via, asked=asked
+            )
+        except Refusal as refusal:
+            return refusal.text
+        if isinstance(route, OutgoingQueue):
+            target = self._destinations.known_target(name)
+            if isinstance(name, PublicName) and target is not None and target.transactional:
+                reason = f"{name} accepts no acknowledgments: it is transactional, as the directory"
+                return f"{reason} says"
+        elif route.transactional or route.is_read_only:
+            return f"{route.name} accepts no acknowledgments: it is " + (
+                "transactional" if route.transactional else "one of the queue manager's own"
+            )
+        return route
 
     def _kept(self, packet: bytes, batch: Batch, shared: SharedEnd | None) -> Packet:
         """Return the form in which a packet is stored, with its end in common with others."""
@@ -150,9 +161,10 @@ class PacketSender:
     def record_all_sent(
         self, route: Route, packets: Sequence[bytes], places: Sequence[int]
     ) -> None:
-        """Record that recoverable packets of this queue manager were sent to one queue."""
+        """Record that packets of this queue manager, all of one delivery, were sent to a queue."""
         if self._recorder.enabled:
-            event = sent_to(self._recorder, self._services.id, route, RECOVERABLE)
+            delivery = EXPRESS if is_express(packets[0]) else RECOVERABLE
+            event = sent_to(self._recorder, self._services.id, route, delivery)
             event.numbers += map(message_number, packets)
             event.sizes += map(len, packets)
             event.places += places

@@ -37,10 +37,11 @@ from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
+from qmd.events.recorder import NO_LISTS
 from qmd.message.limits import PRIORITY_MAX
 from qmd.message.shared_packet import SharedEnd
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
-from qmd.queues.answer_limits import AskedFor
+from qmd.outcomes.planned_acknowledgments import Aim, Planned
 from qmd.queues.outgoing_names import parse_queue_name
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put_outgoing
@@ -132,20 +133,31 @@ class Acknowledgments:
     ) -> None:
         """Send an acknowledgment to each administration queue that the original names.
 
-        [MS-MQQB] 3.1.7.15. The acknowledgments go to the open batch. The first ones contain the
-        body of the original, up to BODIES_BYTES_MAX in all: one message of 4 MB must not cause a
-        hundred messages of 4 MB. `connection` is the session that brings the original at this
-        moment. The message of another host has limits (`AnswerWays`, `AnswerLimits`); an
-        acknowledgment that they do not permit is recorded as not made.
+        [MS-MQQB] 3.1.7.15. The acknowledgments go to the open batch. `connection` is the session
+        that brings the original at this moment.
+        """
+        self.send(self.plan(original, message_class, connection), batch, connection)
+
+    def plan(
+        self,
+        original: UserMessage,
+        message_class: int,
+        connection: PeerSession | None = None,
+    ) -> Planned:
+        """Build the acknowledgments for the administration queues that the original names.
+
+        The first ones contain the body of the original, up to BODIES_BYTES_MAX in all: one message
+        of 4 MB must not cause a hundred messages of 4 MB. The message of another host has limits
+        (`AnswerWays`, `AnswerLimits`).
         """
         body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
         left_bytes = BODIES_BYTES_MAX
-        source = original.user.source_queue_manager
-        is_ours = connection is None and source == self._services.id
-        shared = SharedEnd()
-        not_made: list[tuple[FormatName, str]] = []  # of another host's message, with the reasons
+        source, number = original.user.source_queue_manager, original.user.message_number
+        packets: list[tuple[Aim, bytes]] = []
+        not_made: list[tuple[FormatName, str]] = []
         destinations = administration_queues(original, self._services.id)
         left_out = 0
+        is_ours = connection is None and source == self._services.id
         if not is_ours and len(destinations) > 1:
             allowed = self._allowed(source, len(destinations), connection)
             left_out = len(destinations) - allowed
@@ -154,13 +166,10 @@ class Acknowledgments:
             name = self._administration_name(destination)
             if name is None:
                 continue
-            asked = None
-            if not is_ours:
-                way = self._permitted(source, name, connection)
-                if isinstance(way, str):
-                    not_made.append((name, way))
-                    continue
-                asked = way
+            aim = self.aim(source, name, connection)
+            if isinstance(aim, str):
+                not_made.append((name, aim))
+                continue
             with_body = body_bytes <= left_bytes
             left_bytes -= body_bytes if with_body else 0
             packet = build_acknowledgment(
@@ -172,12 +181,43 @@ class Acknowledgments:
                 sent_time=int(self._services.environment.time()),
                 with_body=with_body,
             )
+            packets.append((aim, packet))
+        return Planned(source, number, message_class, packets, not_made, left_out)
+
+    def aim(
+        self, source: bytes, name: FormatName, connection: PeerSession | None = None
+    ) -> Aim | str:
+        """Return the way to an administration queue, or why it gets no acknowledgment.
+
+        `source` is the queue manager of the original.
+        """
+        asked = None
+        if connection is not None or source != self._services.id:
+            way = self._ways.way(source, name, connection)
+            if isinstance(way, str):
+                return way
+            asked = way
+        if asked is not None and asked.via is not None:
+            return Aim(name, asked, None)
+        return Aim(name, asked, self._session_to(source, name))
+
+    def must_wait(self, aim: Aim) -> bool:
+        """Return whether the directory must be asked about an administration queue."""
+        name = aim.name
+        return isinstance(name, PublicName) and self._deferred.must_wait(name, aim.asked)
+
+    def send(self, planned: Planned, batch: Batch, connection: PeerSession | None = None) -> None:
+        """Send the acknowledgments of one message with the open batch, and record its outcome.
+
+        An acknowledgment that the limits of its host do not permit is recorded as not made.
+        """
+        source, number, message_class, packets, *_ = planned
+        shared = SharedEnd()
+        not_made = list(planned.not_made)
+        for (name, asked, via), packet in packets:
             if isinstance(name, PublicName) and self._deferred.must_wait(name, asked):
                 self._deferred.add(name, packet, batch, asked)  # which records the outcome, too
                 continue
-            via = None
-            if asked is None or asked.via is None:
-                via = self._session_to(source, name)
             dropped = self._post.send_packet(
                 name, packet, batch, via=via, asked=asked, shared=shared
             )
@@ -185,47 +225,79 @@ class Acknowledgments:
                 self._limits.count_not_made(asked.by, "no room or no way")
                 not_made.append((name, dropped))
                 continue
-            self._record(original, message_class, name, dropped)
-        if not_made or left_out:
-            self._record_not_made(original, message_class, not_made, left_out, connection)
+            self._record(name, source, [number], message_class, dropped)
+        if not_made or planned.left_out:
+            self._count_not_made(planned, connection)
+            self._record_not_made(planned._replace(not_made=not_made), connection)
+
+    def record_sent(self, aim: Aim, source: bytes, numbers: list[int], message_class: int) -> None:
+        """Record that messages of one source were acknowledged to a queue."""
+        self._record(aim.name, source, numbers, message_class)
+
+    def drop(
+        self, aim: Aim, source: bytes, numbers: list[int], message_class: int, reason: str
+    ) -> None:
+        """Record that messages of one source get no acknowledgment, because of `reason`."""
+        name, asked = aim.name, aim.asked
+        about = str(name) if asked is None else asked.by
+        self._services.log_limited(
+            *("acknowledgment_not_sent", about),
+            queue=str(name),
+            count=len(numbers),
+            reason=reason,
+        )
+        if asked is None:
+            self._record(name, source, numbers, message_class, reason)
+            return
+        self._limits.count_not_made(asked.by, "no room or no way", len(numbers))
+        for number in numbers:
+            planned = Planned(source, number, message_class, [], [(name, reason)], 0)
+            self._record_not_made(planned, None)
 
     def _allowed(self, source: bytes, wanted: int, connection: PeerSession | None) -> int:
         """Return how many of the administration queues of a message of another host count."""
         by = self._ways.asked(source, connection).by
-        allowed = 1 + self._limits.take_copies(by, wanted - 1)
-        if allowed < wanted:
-            self._limits.count_not_made(by, "too many administration queues", wanted - allowed)
         if connection is not None:
             connection.count_useless(wanted - 1)  # the work of many messages
-        return allowed
+        return 1 + self._limits.take_copies(by, wanted - 1)
 
     def _record(
-        self, original: UserMessage, message_class: int, name: FormatName, dropped: str
+        self,
+        name: FormatName,
+        source: bytes,
+        numbers: list[int],
+        message_class: int,
+        dropped: str = "",
     ) -> None:
-        """Record that a message was acknowledged to a queue, or why it was not."""
-        self._recorder.one(
+        """Record that messages were acknowledged to a queue, or why they were not."""
+        self._note(
             EventHeader(
                 Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
                 message_class=message_class,
                 to_queue=str(name),
                 reason=dropped,
             ),
-            original,
+            source,
+            numbers,
         )
 
-    def _record_not_made(
-        self,
-        original: UserMessage,
-        message_class: int,
-        not_made: list[tuple[FormatName, str]],
-        left_out: int,
-        connection: PeerSession | None,
-    ) -> None:
-        """Record in one event the acknowledgments that another host does not get.
+    def _note(self, header: EventHeader, source: bytes, numbers: list[int]) -> None:
+        if self._recorder.enabled:
+            self._recorder.group(header, source, lists=NO_LISTS).numbers.extend(numbers)
 
-        `left_out` is the number of administration queues beyond its allowance.
-        """
-        source = original.user.source_queue_manager
+    def _count_not_made(self, planned: Planned, connection: PeerSession | None) -> None:
+        """Count the administration queues of a message that its host may not name."""
+        by = self._ways.asked(planned.source, connection).by
+        for reason, count in (
+            ("administration queue elsewhere", len(planned.not_made)),
+            ("too many administration queues", planned.left_out),
+        ):
+            if count:
+                self._limits.count_not_made(by, reason, count)
+
+    def _record_not_made(self, planned: Planned, connection: PeerSession | None) -> None:
+        """Record in one event the acknowledgments of a message that another host does not get."""
+        source, not_made, left_out = planned.source, planned.not_made, planned.left_out
         by = self._ways.asked(source, connection).by
         name, reasons = "", []
         if not_made:
@@ -240,12 +312,15 @@ class Acknowledgments:
         reason = "; ".join(reasons)
         self._services.log_limited("acknowledgment_not_sent", by, queue=name, reason=reason)
         header = EventHeader(
-            Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=name, reason=reason
+            Kind.UNACKNOWLEDGED,
+            message_class=planned.message_class,
+            to_queue=name,
+            reason=reason,
         )
         if self._recorder.enabled:
             listed = self._recorder.shared(by, header, source)
             if listed is not None:
-                self._recorder.one(listed, original)
+                self._note(listed, source, [planned.number])
 
     def _administration_name(self, destination: AckDestination) -> FormatName | None:
         """Return the name of an administration queue, or None if the original has an invalid one.
@@ -257,19 +332,6 @@ class Acknowledgments:
         except InvalidName as error:
             self._services.log_limited("no_administration_queue", "name", reason=str(error))
             return None
-
-    def _permitted(
-        self,
-        source: bytes,
-        name: FormatName,
-        connection: PeerSession | None,
-    ) -> AskedFor | str:
-        """Return the way to an administration queue, or why it gets no acknowledgment."""
-        way = self._ways.way(source, name, connection)
-        if isinstance(way, str):
-            by = self._ways.asked(source, connection).by
-            self._limits.count_not_made(by, "administration queue elsewhere")
-        return way
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """Return `guid` if it has a session and `name` is a queue at its address, or None.

@@ -36,4 +36,9 @@ class Post(Protocol):
     def record_all_sent(
         self, route: LocalQueue | OutgoingQueue, packets: Sequence[bytes], places: Sequence[int]
     ) -> None:
-        """Record that recoverable packets were sent to one queue."""
+        """Record that packets, one at least and all of one delivery, were sent to one queue."""
+
+    def route_of(
+        self, name: FormatName, *, via: bytes | None = None, asked: AskedFor | None = None
+    ) -> LocalQueue | OutgoingQueue | str:
+        """Return the queue that takes a packet, or why none does."""

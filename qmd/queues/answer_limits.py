@@ -118,8 +118,8 @@ class AnswerLimits:
             )
         return ""
 
-    def no_room(self, queue: OutgoingQueue, size: int) -> str:
-        """Return why a queue takes no acknowledgment of `size` bytes; "": it does.
+    def no_room(self, queue: OutgoingQueue, size: int, count: int = 1) -> str:
+        """Return why a queue takes no `count` acknowledgments of `size` bytes in all; "": it does.
 
         A queue that applications use, too, takes as many as one host may cause.
         """
@@ -130,7 +130,7 @@ class AnswerLimits:
             used = share.bytes
             messages = share.messages(self._messages_in, settings.acknowledgments_per_host)
         host = queue.destination if share is None else share.host
-        if messages >= settings.acknowledgments_per_host:
+        if messages + count > settings.acknowledgments_per_host:
             return (
                 f"{messages} acknowledgments wait for {host}"
                 " ([consequences] acknowledgments_per_host)"
