@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from protocol import MessageClass, UserMessage
+from protocol import MessageClass, UserMessage, parse_user_message
+from qmd.core.packet_fields import end_fields, source_of
 
 DeadLetterQueue = Literal["deadletter", "deadxact"]
 
@@ -126,6 +127,36 @@ def consequences(
         dead_letter=_dead_letter_queue(message) if message.user.flags.negative_journal else None,
         acknowledgment=acknowledgment if is_found_here else None,
     )
+
+
+class EndsAtDestination:
+    """The consequences of one end of many messages at their destination.
+
+    Most messages that end together have the same fields.  Only the first of them is parsed, which
+    takes 20 µs.
+    """
+
+    def __init__(self, message_class: int, *, own_id: bytes, insecure_nacks: bool) -> None:
+        """`own_id` is the GUID of this queue manager."""
+        self._message_class = message_class
+        self._own_id = own_id
+        self._insecure_nacks = insecure_nacks
+        self._known: dict[tuple[bool, tuple[int, ...]], Consequences] = {}
+
+    def of(self, packet: bytes) -> Consequences:
+        """Return the consequences of the end of this message, as `consequences` does."""
+        is_local = source_of(packet) == self._own_id
+        key = is_local, end_fields(packet)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = consequences(
+                parse_user_message(packet),
+                self._message_class,
+                at_source=False,
+                insecure_nacks=self._insecure_nacks,
+                is_local=is_local,
+            )
+        return found
 
 
 def _acknowledgment(

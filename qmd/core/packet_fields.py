@@ -31,6 +31,7 @@ _ADMIN_QUEUE = 7 << 13  # type of the administration queue; 0: none
 _TRANSACTION_HEADER = 1 << 20
 _TOLD_BY_FINAL_ACK = _NEGATIVE_JOURNAL | _POSITIVE_JOURNAL
 _MAY_WANT_WORD = _ADMIN_QUEUE | _TRANSACTION_HEADER
+_DECIDES_ABOUT_END = _TOLD_BY_FINAL_ACK | _TRANSACTION_HEADER
 _FINAL_ACK = 1 << 1  # of TransactionHeader.Flags
 
 
@@ -84,6 +85,23 @@ def may_want_word(packet: bytes) -> bool:
     """
     flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
     return bool(flags & _MAY_WANT_WORD) and (has_admin_queue(packet) or wants_final_ack(packet))
+
+
+def end_fields(packet: bytes) -> tuple[int, int, int, int]:
+    """Return the fields that decide what follows the end of a message, besides its source.
+
+    They are flags of the UserHeader, the acknowledgments that are requested, the message class, and
+    the request of a final ack.
+    """
+    flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
+    final_ack = 0
+    if flags & _TRANSACTION_HEADER:
+        at = transaction_offset(packet)
+        assert at is not None
+        final_ack = packet[at] & _FINAL_ACK
+    at = properties_offset(packet)
+    message_class: int = _U16.unpack_from(packet, at + 2)[0]
+    return flags & _DECIDES_ABOUT_END, packet[at], message_class, final_ack
 
 
 def may_be_confirmed(packet: bytes) -> bool:

@@ -17,7 +17,7 @@ import structlog
 from protocol import parse_user_message, patch_class
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.disposition import SYSTEM_CLASSES, consequences, reason_text
+from qmd.core.disposition import SYSTEM_CLASSES, EndsAtDestination, reason_text
 from qmd.core.packet_fields import (
     has_admin_queue,
     is_transactional,
@@ -276,6 +276,11 @@ class DeadLetters:
         keep: bool = True,
     ) -> None:
         """Acknowledge messages that ended; keep them as dead letters or in the journal."""
+        ends = EndsAtDestination(
+            message_class,
+            own_id=self._services.id,
+            insecure_nacks=self._services.settings.delivery.insecure_nacks,
+        )
         batch = self._services.storage.batch
         wall_ms = int(self._services.environment.time() * 1000)
         for_final_ack: list[bytes] = []
@@ -292,16 +297,11 @@ class DeadLetters:
                 if message_class_of(packet) not in SYSTEM_CLASSES:
                     for_final_ack.append(packet)
                 continue
-            original = parse_user_message(packet)
-            result = consequences(
-                original,
-                message_class,
-                at_source=False,
-                insecure_nacks=self._services.settings.delivery.insecure_nacks,
-                is_local=is_local,
-            )
+            result = ends.of(packet)
             if result.acknowledgment is not None:
-                self._acknowledgments.to_application(original, result.acknowledgment, batch)
+                self._acknowledgments.to_application(
+                    parse_user_message(packet), result.acknowledgment, batch
+                )
             if result.final_ack is not None:
                 for_final_ack.append(packet)
             if result.journal:

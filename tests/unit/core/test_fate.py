@@ -1,5 +1,7 @@
 """The outcome of a message (acknowledgments, dead letter, journal): the table, row by row."""
 
+from itertools import product
+
 import pytest
 
 from protocol import (
@@ -17,9 +19,17 @@ from protocol import (
     UserFlags,
     UserHeader,
     UserMessage,
+    build_user_message,
     wide_text,
 )
-from qmd.core.disposition import INSECURE, NOTHING, Consequences, consequences, reason_text
+from qmd.core.disposition import (
+    INSECURE,
+    NOTHING,
+    Consequences,
+    EndsAtDestination,
+    consequences,
+    reason_text,
+)
 
 NAME = wide_text("OS:hostb\\private$\\orders")
 ARRIVAL_NACKS = sorted(each for each in MessageClass if each & 0xC000 == 0x8000)
@@ -82,6 +92,28 @@ def at_source(message, message_class, *, by_final_ack=False, insecure_nacks=Fals
         insecure_nacks=insecure_nacks,
         by_final_ack=by_final_ack,
     )
+
+
+@pytest.mark.parametrize("own_id", [b"s" * 16, b"o" * 16], ids=["local", "elsewhere"])
+def test_messages_that_end_together_have_the_outcome_of_each_alone(own_id):
+    asked = ["", "PA", "PR", "NA", "NR", "PA PR", "NA NR", "PA PR NA NR"]
+    yes = False, True
+    every = [
+        message(
+            transactional=transactional, acks=acks, jn=jn, jp=jp, fa=fa, message_class=message_class
+        )
+        for transactional, acks, jn, jp, fa, message_class in product(
+            yes, asked, yes, yes, yes, (0, MessageClass.ACK_RECEIVE)
+        )
+    ]
+    packets = [build_user_message(each) for each in every]
+    is_local = own_id == every[0].user.source_queue_manager
+    for message_class in MessageClass:
+        ends = EndsAtDestination(message_class, own_id=own_id, insecure_nacks=False)
+        found = [ends.of(packet) for packet in packets]
+        alone = [at_destination(each, message_class, is_local=is_local) for each in every]
+        assert found == alone
+        assert [ends.of(packet) for packet in packets] == alone
 
 
 class TestAtTheDestination:
