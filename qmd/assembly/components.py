@@ -58,6 +58,7 @@ from qmd.operations.browse import MessageBrowser
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
 from qmd.operations.large_ends import LargeEnds
+from qmd.operations.large_removals import LargeRemovals
 from qmd.operations.link_deliveries import LinkRecords
 from qmd.operations.locks import Locks
 from qmd.operations.message_protection import MessageProtection
@@ -188,6 +189,14 @@ class Assembly(TransferLayer):
             services, self.mover, self.dead_letters, self.message_receiver, self.queues
         )
         self.message_receiver.connect(self.redelivery.failed)
+        self.work_parts = WorkParts(services, self.busy_turns)
+        self._line = Line(services.loop)
+        in_parts = self.work_parts, self._line
+        self.large_ends = LargeEnds(services, self.message_receiver, *in_parts)
+        self.message_receiver.connect_large(self.large_ends)
+        self.large_removals = LargeRemovals(
+            services, self.message_receiver, self.dead_letters, *in_parts
+        )
         self.queues.on_ready = self.message_receiver.serve
 
     def _make_transactions(self) -> None:
@@ -230,7 +239,9 @@ class Assembly(TransferLayer):
             self.readers,
             Reserver(services, self.ranges, self.recorder),
             self.ranges,
-            Consumer(services, self.recorder, self.dead_letters, self.damage),
+            Consumer(
+                *(services, self.recorder, self.dead_letters, self.damage), self.large_removals
+            ),
             self.selective_receiver,
             ReaderStarts(services, self.ranges),
         )
@@ -280,14 +291,11 @@ class Assembly(TransferLayer):
             self._new_answers,
             self.new_publication,
         )
-        self.work_parts = WorkParts(services, self.busy_turns)
-        line = Line(services.loop)
-        self.large_ends = LargeEnds(services, self.message_receiver, self.work_parts, line)
-        self.message_receiver.connect_large(self.large_ends)
         self.large_sender = LargeSender(
             services,
             self.work_parts,
-            line,
+            self._line,
+            self.large_removals,
             self.send_checks,
             self.message_sender,
             self._new_answers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qmd.assembly.state_layer import StateLayer
 from qmd.operations.packet_sender import PacketSender
+from qmd.outcomes.acknowledgment_columns import AcknowledgmentColumns
 from qmd.outcomes.acknowledgments import Acknowledgments
 from qmd.outcomes.answer_ways import AnswerWays
 from qmd.outcomes.dead_letter import DeadLetters
@@ -286,6 +287,7 @@ class TransferLayer(StateLayer):
             self.peers.connection_to, self._sends_to, self.origins.primary_fact
         )
         self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
+        self.dead_letters.connect(self._acknowledgment_columns)
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(release, self.relay_store.gone)
         self.promises.connect(self.pending_acks.owe_order_ack, self.pending_acks.arm_order_ack)
@@ -294,6 +296,16 @@ class TransferLayer(StateLayer):
             self.next_hops, self.make_link, self.outgoing_release.session_acknowledged
         )
         self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
+
+    def _acknowledgment_columns(self, message_class: int) -> AcknowledgmentColumns:
+        return AcknowledgmentColumns(
+            self.services,
+            self.outgoing,
+            self.answer_limits,
+            self.acknowledgments,
+            self.packet_sender,
+            message_class,
+        )
 
     def make_connection(
         self, link: SessionUser | None, dialled_address: tuple[str, int] | None = None

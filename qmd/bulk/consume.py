@@ -16,6 +16,7 @@ from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import may_want_word
 from qmd.events.header import EventHeader, Kind, identity_of
+from qmd.operations.receive import ACKNOWLEDGED_AT_ONCE
 from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
+    from qmd.operations.large_removals import LargeRemovals
     from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
@@ -43,7 +45,9 @@ class Consumer:
         recorder: Recorder,
         dead_letters: DeadLetters,
         damage: Damage,
+        removals: LargeRemovals,
     ) -> None:
+        self._removals = removals
         self._services = services
         self._recorder = recorder
         self._dead_letters = dead_letters
@@ -67,6 +71,9 @@ class Consumer:
         position = end if page.end is None else page.end
         if held.shared:
             return await self._consume_shared(held, position, page.rows)
+        prepared = None
+        if len(page.requesting) > ACKNOWLEDGED_AT_ONCE and not queue.holds_ended:
+            prepared = await self._removals.prepare(page.requesting)
         # Each message may need a number for an acknowledgment, a final ack and a copy.
         while not self._services.ids.suffice(3 * len(page.lookup_ids)):
             await self._services.storage.batch.barrier()
@@ -78,9 +85,8 @@ class Consumer:
             self._recorder.record_messages(header, *messages)
         to_report = page.intact if queue.payer.journal else page.requesting
         if to_report:
-            self._dead_letters.received(
-                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
-            )
+            reported = [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
+            self._dead_letters.received(queue, reported, prepared)
         base = queue.id << LOOKUP_BITS
         batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
         done = batch.run(

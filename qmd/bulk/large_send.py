@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qmd.bulk.prepared_publication import PreparedPublication
     from qmd.control_protocol.messages import NewMessage
     from qmd.naming.fan_out import Several
+    from qmd.operations.large_removals import LargeRemovals
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
     from qmd.operations.transaction import Transaction
@@ -132,6 +133,7 @@ class LargeSender:
         services: Services,
         parts: WorkParts,
         line: Line,
+        removals: LargeRemovals,
         checks: SendChecks,
         message_sender: MessageSender,
         new_answers: Callable[[], DirectoryAnswers],
@@ -143,6 +145,7 @@ class LargeSender:
         self._services = services
         self._parts = parts
         self.line = line
+        self._removals = removals
         self._checks = checks
         self._message_sender = message_sender
         self._new_answers = new_answers
@@ -215,19 +218,24 @@ class LargeSender:
         done: Callable[[list[object]], None],
         owner: str,
     ) -> None:
-        """Commit a transaction, as `Transactions.commit`, after its packets were made in parts.
+        """Commit a transaction, as `Transactions.commit`, after its packets were made in parts, and
+        the acknowledgments of messages that it has received.
 
         Raises Refusal.
         """
         answers = self._new_answers()
+        prepared = None
         transaction.choosing += 1  # it is not idle
         try:
-            prepared = await self._prepare_commit(transaction, answers, sender, owner)
+            if transaction.packets:
+                prepared = await self._prepare_commit(transaction, answers, sender, owner)
+            receipts = await self._removals.prepare_commit(
+                transaction, sender.spend, sender.is_there
+            )
         finally:
             transaction.choosing -= 1
-        await answers.complete(
-            partial(transactions.commit, transaction.id, transaction.owner, done, owner, prepared)
-        )
+        commit = partial(transactions.commit, transaction.id, transaction.owner, done, owner)
+        await answers.complete(partial(commit, prepared, receipts))
 
     async def _prepare_commit(
         self, transaction: Transaction, answers: DirectoryAnswers, sender: Sender, owner: str

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
     from qmd.operations.large_ends import LargeEnds
+    from qmd.operations.large_removals import LargeRemovals
     from qmd.operations.link_deliveries import LinkRecords
     from qmd.operations.locks import Locks
     from qmd.operations.message_protection import MessageProtection
@@ -127,6 +128,7 @@ class Components:
     message_lookup: MessageLookup
     local_turns: FairScheduler
     large_ends: LargeEnds
+    large_removals: LargeRemovals
     large_sender: LargeSender
     locks: Locks
     log_levels: LogLevels

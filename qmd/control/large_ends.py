@@ -1,5 +1,7 @@
 """Requests that end many messages: rejected or failed in parts, each with its commit.
 
+A removal is one commit; only its acknowledgments are made in parts.
+
 Later requests of the connection begin after the last part, and the outcome of the token is stored
 with it.  Questions for the outcome wait meanwhile.
 """
@@ -11,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.control_protocol.locks import REJECT
+from qmd.control_protocol.locks import REJECT, REMOVE
+from qmd.operations.large_removals import Remover
 
 if TYPE_CHECKING:
     from qmd.control.large_requests import Client, Hooks
@@ -42,15 +45,21 @@ async def end_in_parts(connection: ControlConnection, ending: Ending, hooks: Hoo
         async with outcomes.at_work(ending.token) as done_before:
             if done_before is not None:
                 return done_before
-            return await _end(connection, ending)
+            return await _end(connection, ending, hooks)
     finally:
         hooks.go_on()
 
 
-async def _end(connection: ControlConnection, ending: Ending) -> int:
-    ends = connection.components.large_ends
+async def _end(connection: ControlConnection, ending: Ending, hooks: Hooks) -> int:
+    components = connection.components
+    ends = components.large_ends
     reader, queue, lookup_ids, how, reason, token, policy = ending
     client = connection.memory_owner, spender(connection)
+    if how == REMOVE:
+        check = partial(components.sealed_tokens.check, token, connection.serial)
+        remover = Remover(*client, hooks.is_there)
+        removals = components.large_removals
+        return await removals.remove(reader, queue, lookup_ids, token, check, remover)
     if how == REJECT:
         return await ends.reject(reader, queue, lookup_ids, reason, token, *client)
     return await ends.fail(reader, queue, lookup_ids, reason or WORK_FAILED, policy, *client)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qmd.control import validate as checked
 from qmd.control.large_ends import Ending, end_in_parts
 from qmd.control_protocol import locks as frames
-from qmd.control_protocol.locks import FAIL, REJECT
+from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
 from qmd.operations.receive import AT_ONCE
 
 if TYPE_CHECKING:
@@ -35,9 +35,13 @@ def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None
         components.destinations.find_queue(request.queue),
         checked.reason(request.reason),
     )
-    if request.how in (REJECT, FAIL):  # a removal is one commit, as in `_remove`
+    if request.how in (REJECT, FAIL, REMOVE):
         reader, lookup_ids = components.locks.held(request.lock, queue, request.lookup_ids)
-        if len(lookup_ids) > AT_ONCE:
+        if request.how == REMOVE:  # in one commit, as in `_remove`
+            is_large = components.message_receiver.acknowledges_many(queue, lookup_ids)
+        else:
+            is_large = len(lookup_ids) > AT_ONCE
+        if is_large:
             ending = Ending(reader, queue, lookup_ids, request.how, reason, request.token)
             work = partial(_settle_in_parts, connection, request.lock, ending)
             connection.change_in_parts(request.number, work)
@@ -57,9 +61,14 @@ async def _settle_in_parts(
     connection: ControlConnection, lock: bytes, ending: Ending, hooks: Hooks
 ) -> object:
     try:
-        return await end_in_parts(connection, ending, hooks)
+        # A lock outlasts the connection of its client: its messages end in any case.
+        return await end_in_parts(connection, ending, hooks._replace(is_there=_always))
     finally:
         connection.components.locks.tidy(lock)
+
+
+def _always() -> bool:
+    return True
 
 
 def _renew(connection: ControlConnection, request: frames.RenewLock) -> None:

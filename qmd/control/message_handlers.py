@@ -23,7 +23,7 @@ from qmd.control.large_ends import (
 from qmd.control.large_requests import commit_in_parts, import_in_parts, no_token, send_in_parts
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
-from qmd.control_protocol.locks import FAIL, REJECT
+from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
 from qmd.control_protocol.messages import Choice
 from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.parts import MANY, in_parts, is_slow
@@ -185,8 +185,14 @@ def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusi
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
     connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
-    # Never in parts: a client returns the messages to its application after the answer.  If the
-    # daemon ended between two commits, those of the first would be with nobody.
+    # Never in several commits: a client returns the messages to its application after the answer.
+    # If the daemon ended between two commits, those of the first would be with nobody.
+    if connection.components.message_receiver.acknowledges_many(queue, request.lookup_ids):
+        ending = Ending(
+            *(connection.reader, queue, request.lookup_ids, REMOVE), token=request.token
+        )
+        connection.change_in_parts(request.number, partial(end_in_parts, connection, ending))
+        return
     connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )

@@ -9,7 +9,7 @@ the last part.  If the process ends before, the messages of later parts are read
 application gets them once more.
 
 The commit of a transaction is not divided: it has all of its effects, or none.  Nor is a removal:
-its client returns the messages to the application only after the answer.
+its client returns the messages to the application only after the answer (large_removals.py).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class LargeEnds:
     def _begin(
         self, reader: Reader, queue: LocalQueue, lookup_ids: list[int], end: End
     ) -> asyncio.Task[None]:
-        holder = self._hold(reader, queue, lookup_ids)
+        holder = hold(reader, queue, lookup_ids)
         task = self._services.loop.create_task(self._end_held(holder, queue, lookup_ids, end))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -172,17 +172,11 @@ class LargeEnds:
         account: Hashable,
         spend: Callable[[float], None],
     ) -> int:
-        holder = self._hold(reader, queue, lookup_ids)
+        holder = hold(reader, queue, lookup_ids)
         async with self._line.place(account):
             await self._end_held(holder, queue, lookup_ids, end, spend)
         await self._services.storage.batch.barrier()
         return len(lookup_ids)
-
-    def _hold(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> Reader:
-        """Let a holder have the messages, so that the end of their reader does not return them."""
-        holder = Reader(who=reader.who, is_unread=reader.is_unread, took_at_s=reader.took_at_s)
-        reader.hand_over(queue, lookup_ids, holder)
-        return holder
 
     async def _end_held(
         self,
@@ -209,6 +203,13 @@ class LargeEnds:
         finally:
             if not queue.deleted and not self._services.lifecycle.stopping:
                 self._receiver.return_held(holder, queue, sorted(holder.taken.get(queue, ())))
+
+
+def hold(reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> Reader:
+    """Let a holder have messages, so that the end of their reader does not return them."""
+    holder = Reader(who=reader.who, is_unread=reader.is_unread, took_at_s=reader.took_at_s)
+    reader.hand_over(queue, lookup_ids, holder)
+    return holder
 
 
 def _unanswered(count: int) -> None:

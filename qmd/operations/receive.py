@@ -6,7 +6,7 @@ take ──► the reader gets a copy ──► remove ──► (commit) ──
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import msgspec
 from protocol.message_class import MessageClass
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.packet_fields import may_want_word
+from qmd.core.packet_fields import has_admin_queue, may_want_word
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
 from qmd.message.shared_packet import Held
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qmd.message.shared_packet import Parts
     from qmd.operations.large_ends import LargeEnds
     from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.outcomes.prepared_ends import PreparedEnd
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -40,6 +41,8 @@ REFILL_BYTES = 4 * 1024 * 1024
 Matches = Callable[[StoredMessage], bool]
 #: More messages of a reader that ends return in parts (large_ends.py): one takes some 10 µs.
 AT_ONCE = 1024
+#: More acknowledgments of receipt are made in parts (large_removals.py): one takes some 100 µs.
+ACKNOWLEDGED_AT_ONCE = 256
 NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgments and dead letters
 
 
@@ -169,10 +172,12 @@ class MessageReceiver:
         done: Callable[[int], None],
         *,
         transaction: str = "",
+        prepared: PreparedEnd | None = None,
     ) -> None:
         """Remove messages that `reader` took; `done(count)` is called when this is durable.
 
-        Their senders are notified if they requested it.  Raises Refusal.
+        Their senders are notified if they requested it; `prepared` has the acknowledgments of many
+        messages.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
@@ -182,7 +187,7 @@ class MessageReceiver:
             places=lookup_ids,
             lazily=True,  # the deletions make the batch be written
         )
-        self._dead_letters.received(queue, messages)
+        self._dead_letters.received(queue, messages, prepared)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(
@@ -195,18 +200,33 @@ class MessageReceiver:
         done: Callable[[int], None],
         *,
         total: int = 0,
+        prepared: PreparedEnd | None = None,
     ) -> None:
         """Remove messages that `reader` took and rejects; `detail` is its reason.
 
         They become dead letters, at their source or here: docs/decisions/0010.  `done(count)` is
         called when this is durable; `total` is the count if they are the last of more messages.
-        Raises Refusal.
+        `prepared` has their acknowledgments.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
         self.check_rejectable(queue)
-        self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
+        ends = MessageClass.NACK_RECEIVE_REJECTED
+        self._dead_letters.end(queue, messages, ends, detail=detail, prepared=prepared)
         self._let_go(reader, queue, lookup_ids, token, done, total)
+
+    def acknowledges_many(self, queue: LocalQueue, lookup_ids: Iterable[int]) -> bool:
+        """Return whether the removal of taken messages needs so many acknowledgments that they are
+        made in parts: `LargeRemovals`."""
+        if queue.holds_ended:
+            return False
+        taken, count = queue.taken, 0
+        for lookup_id in lookup_ids:
+            message = taken.get(lookup_id)
+            count += message is not None and has_admin_queue(message.packet)
+            if count > ACKNOWLEDGED_AT_ONCE:
+                return True
+        return False
 
     def check_rejectable(self, queue: LocalQueue) -> None:
         """Raise Refusal for a queue of which no messages can be rejected."""

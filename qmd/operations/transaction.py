@@ -81,6 +81,14 @@ class Transaction:
         """The number of its messages and of their copies."""
         return sum([len(each) if isinstance(each, list) else 1 for each in self.numbers])
 
+    def received(self, queue: LocalQueue) -> list[int]:
+        """Return the lookup ids of the messages of a queue that the commit removes."""
+        return sorted(
+            each
+            for each in self.reader.taken.get(queue, ())
+            if (queue, each) not in self.moves and (queue, each) not in self.rejections
+        )
+
     def __post_init__(self) -> None:
         self.reader.who = f"transaction {self.id.hex()}"
 
@@ -88,6 +96,18 @@ class Transaction:
     def taken_count(self) -> int:
         """The number of messages that it has received."""
         return sum(len(mine) for mine in self.reader.taken.values())
+
+
+def check_taken(transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]) -> None:
+    """Raise Refusal if a transaction has not received one of the messages."""
+    mine = transaction.reader.taken.get(queue, set())
+    for lookup_id in lookup_ids:
+        if lookup_id not in mine:
+            raise Refusal(
+                "not_taken",
+                f"message {lookup_id} of {queue.name} was not received in this transaction",
+                "Receive it first.",
+            )
 
 
 def check_settled(transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]) -> None:

@@ -16,8 +16,9 @@ connection is refused from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -40,6 +41,7 @@ from qmd.operations.transaction import (
     Transaction,
     by_queues,
     check_settled,
+    check_taken,
     doomed,
     kept_bytes,
     seconds,
@@ -57,9 +59,12 @@ if TYPE_CHECKING:
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
+    from qmd.outcomes.prepared_ends import PreparedEnd
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
+
+NO_RECEIPTS: Mapping[LocalQueue, PreparedEnd] = MappingProxyType({})
 
 
 class Transactions:
@@ -181,11 +186,16 @@ class Transactions:
             transaction.doom = transaction.doom or reason
 
     def with_many(self, transaction_id: bytes, owner: Hashable, count: int) -> Transaction | None:
-        """Return a transaction that can commit and sends `count` packets or more, or None."""
+        """Return a transaction that can commit and sends `count` packets or more, or acknowledges
+        many messages; or None."""
         found = self._live.get(transaction_id)
         if found is None or found.owner is not owner or found.doom:
             return None
-        return found if found.packets >= count else None
+        acknowledges = self._message_receiver.acknowledges_many
+        is_large = found.packets >= count or any(
+            [acknowledges(queue, mine) for queue, mine in found.reader.taken.items()]
+        )
+        return found if is_large else None
 
     def is_under_way(self, transaction_id: bytes) -> bool:
         """Return whether the transaction may still commit."""
@@ -270,11 +280,11 @@ class Transactions:
         """
         transaction = self._find_sound(transaction_id, owner)
         lookup_ids = list(dict.fromkeys(lookup_ids))
-        self._check_taken(transaction, queue, lookup_ids)
+        check_taken(transaction, queue, lookup_ids)
         mover = self._mover
         place = await mover.target(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
-        self._check_taken(transaction, queue, lookup_ids)
+        check_taken(transaction, queue, lookup_ids)
         if place is not None:
             mover.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
         else:
@@ -289,18 +299,6 @@ class Transactions:
                 transaction.rejections[queue, lookup_id] = reason
         return len(lookup_ids)
 
-    def _check_taken(
-        self, transaction: Transaction, queue: LocalQueue, lookup_ids: list[int]
-    ) -> None:
-        mine = transaction.reader.taken.get(queue, set())
-        for lookup_id in lookup_ids:
-            if lookup_id not in mine:
-                raise Refusal(
-                    "not_taken",
-                    f"message {lookup_id} of {queue.name} was not received in this transaction",
-                    "Receive it first.",
-                )
-
     def commit(
         self,
         transaction_id: bytes,
@@ -308,12 +306,14 @@ class Transactions:
         done: Callable[[list[object]], None],
         client: str = "",
         prepared: PreparedMessages | None = None,
+        receipts: Mapping[LocalQueue, PreparedEnd] = NO_RECEIPTS,
     ) -> None:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
         `client` is the name of the client that may cancel its delayed messages; `prepared` are its
-        messages if their packets are made already.  Raises Refusal: then it is aborted.  Raises
-        MustAsk: then it stays open.
+        messages if their packets are made already, and `receipts` the acknowledgments of messages
+        that it has received.  Raises Refusal: then it is aborted.  Raises MustAsk: then it stays
+        open.
         """
         transaction = self._find(transaction_id, owner)
         message_receiver, reader = self._message_receiver, transaction.reader
@@ -345,7 +345,9 @@ class Transactions:
         for queue, mine in list(reader.taken.items()):
             if mine:
                 message_receiver.remove(
-                    reader, queue, sorted(mine), b"", unanswered, transaction=transaction.id.hex()
+                    *(reader, queue, sorted(mine), b"", unanswered),
+                    transaction=transaction.id.hex(),
+                    prepared=receipts.get(queue),
                 )
         committed = partial(self._committed, transaction, done)
         if prepared is not None:

@@ -28,6 +28,7 @@ from qmd.core.packet_fields import (
 from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole
 from qmd.outcomes.journal_copies import JournalCopies
+from qmd.outcomes.prepared_ends import PreparedEnd
 from qmd.outcomes.system_queues import SystemQueues
 from qmd.queues.local_queue import LocalQueue, Reader
 from qmd.queues.put import put, put_all
@@ -41,9 +42,11 @@ from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
     from qmd.events.unit_events import UnitEvents
+    from qmd.outcomes.acknowledgment_columns import AcknowledgmentColumns
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.answer_ways import AnswerWays
     from qmd.outcomes.refused_letters import RefusedLetters
@@ -82,6 +85,23 @@ class DeadLetters:
         self.counts: Counter[int] = Counter()
         self._journal_copies = JournalCopies(services, recorder)
         refused_letters.connect(self._end_letters)
+
+    def connect(self, new_columns: Callable[[int], AcknowledgmentColumns]) -> None:
+        """Set the function that begins the acknowledgments of many messages with one class."""
+        self._new_columns = new_columns
+
+    def prepare(self, message_class: int) -> PreparedEnd:
+        """Begin to prepare one end of messages, for `received` or `end`."""
+        return PreparedEnd(
+            message_class, self._ends(message_class), self._new_columns(message_class)
+        )
+
+    def _ends(self, message_class: int) -> EndsAtDestination:
+        return EndsAtDestination(
+            message_class,
+            own_id=self._services.id,
+            insecure_nacks=self._services.settings.delivery.insecure_nacks,
+        )
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Return the dead-letter queue of a message: the one that its application has named, or
@@ -222,12 +242,23 @@ class DeadLetters:
         places = [each.lookup_id for each in dead]
         self._recorder.record(header._replace(to_queue=to_queue.name), packets, places=places)
 
-    def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
-        """Add the consequences of received messages to the open batch: journal, acknowledgments."""
+    def received(
+        self,
+        queue: LocalQueue,
+        messages: Sequence[StoredMessage],
+        prepared: PreparedEnd | None = None,
+    ) -> None:
+        """Add the consequences of received messages to the open batch: journal, acknowledgments.
+
+        `prepared` has those of some of the messages, or of all.
+        """
         if queue.holds_ended:
             return  # its messages have ended before
         if queue.payer.journal:
             self._journal_copies.keep(queue, messages)
+        if prepared is not None and prepared.is_for([each.lookup_id for each in messages]):
+            self._follow_prepared(queue, prepared, MessageClass.ACK_RECEIVE, "")
+            messages = [each for each in messages if each.lookup_id not in prepared.lookup_ids]
         packets = [message.packet for message in messages]
         if wanting := [packet for packet in packets if may_want_word(packet)]:
             self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")
@@ -239,11 +270,12 @@ class DeadLetters:
         message_class: MessageClass,
         *,
         detail: str = "",
+        prepared: PreparedEnd | None = None,
     ) -> None:
         """Add the consequences of messages that leave `queue` unreceived to the open batch.
 
         `messages` are pairs (lookup id, packet); the caller deletes their rows. `detail` is added
-        to the reason.
+        to the reason. `prepared` has the acknowledgments of some of the messages, or of all.
         """
         packets = [packet for _, packet in messages]
         reason = reason_text(message_class, queue=queue.format_name, detail=detail)
@@ -254,8 +286,13 @@ class DeadLetters:
             packets,
             places=[lookup_id for lookup_id, _ in messages],
         )
-        if not queue.holds_ended:
-            self._follow(queue, packets, message_class, reason)
+        if queue.holds_ended:
+            return
+        if prepared is not None and prepared.is_for([lookup_id for lookup_id, _ in messages]):
+            self._follow_prepared(queue, prepared, message_class, reason)
+            known = prepared.lookup_ids
+            packets = [packet for lookup_id, packet in messages if lookup_id not in known]
+        self._follow(queue, packets, message_class, reason)
 
     def replaced(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
         """Add the consequences of messages that an operator has replaced to the open batch.
@@ -266,6 +303,12 @@ class DeadLetters:
             wanting = [packet for packet in packets if may_want_word(packet)]
             self._follow(queue, wanting, MessageClass.NACK_QUEUE_PURGED, "", keep=False)
 
+    def _follow_prepared(
+        self, queue: LocalQueue, prepared: PreparedEnd, message_class: MessageClass, reason: str
+    ) -> None:
+        prepared.write()
+        self._follow(queue, prepared.others, message_class, reason, acknowledge=False)
+
     def _follow(
         self,
         queue: LocalQueue,
@@ -274,13 +317,10 @@ class DeadLetters:
         reason: str,
         *,
         keep: bool = True,
+        acknowledge: bool = True,
     ) -> None:
         """Acknowledge messages that ended; keep them as dead letters or in the journal."""
-        ends = EndsAtDestination(
-            message_class,
-            own_id=self._services.id,
-            insecure_nacks=self._services.settings.delivery.insecure_nacks,
-        )
+        ends = self._ends(message_class)
         batch = self._services.storage.batch
         wall_ms = int(self._services.environment.time() * 1000)
         for_final_ack: list[bytes] = []
@@ -298,7 +338,7 @@ class DeadLetters:
                     for_final_ack.append(packet)
                 continue
             result = ends.of(packet)
-            if result.acknowledgment is not None:
+            if result.acknowledgment is not None and acknowledge:
                 self._acknowledgments.to_application(
                     parse_user_message(packet), result.acknowledgment, batch
                 )

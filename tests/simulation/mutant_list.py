@@ -1268,8 +1268,8 @@ MUTANTS = (
     Mutant(
         "a commit of a transaction omits one message",
         "qmd/operations/transactions.py",
-        'reader, queue, sorted(mine), b"", unanswered, transaction=transaction.id.hex()',
-        'reader, queue, sorted(mine)[1:], b"", unanswered, transaction=transaction.id.hex()',
+        '*(reader, queue, sorted(mine), b"", unanswered),',
+        '*(reader, queue, sorted(mine)[1:], b"", unanswered),',
     ),
     Mutant(
         "moved messages count in their old queue",
@@ -1541,8 +1541,8 @@ MUTANTS = (
     Mutant(
         "the end of a message in its queue is not acknowledged",
         "qmd/outcomes/dead_letter.py",
-        "            if result.acknowledgment is not None:\n                self._acknowledgments",
-        "            if False:\n                self._acknowledgments",
+        "            if result.acknowledgment is not None and acknowledge:",
+        "            if False:",
     ),
     Mutant(
         "received messages are left out of the final acks",

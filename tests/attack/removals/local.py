@@ -5,6 +5,7 @@ from tests.attack.removals.removal import Change, Removal
 _USERS = "tests/integration/control/test_local_users.py::"
 _NAMES = "tests/integration/directory/test_names_and_rights.py::"
 _ACKNOWLEDGED = "tests/integration/control/test_large_acknowledged.py::"
+_RECEIPTS = "tests/integration/control/test_large_receipts.py::"
 _LARGE = "tests/integration/control/test_large_requests.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _SOCKET = "tests/process/test_control_socket.py::"
@@ -274,6 +275,27 @@ REMOVALS = (
                 "a_transaction_moves_and_rejects_a_limited_number_of_messages",
             ),
         )
+    ),
+    Removal(
+        "receipts of tens of thousands of messages",
+        "qmd/operations/receive.py",
+        "            if count > ACKNOWLEDGED_AT_ONCE:",
+        "            if False:",
+        f"{_RECEIPTS}test_others_are_served_while_acknowledgments_of_receipt_are_made",
+    ),
+    Removal(
+        "receipts of tens of thousands of messages",
+        "qmd/operations/large_removals.py",
+        "        check()\n",
+        "",
+        f"{_RECEIPTS}test_a_removal_of_which_the_outcome_is_asked_meanwhile_is_not_done_later",
+    ),
+    Removal(
+        "receipts of tens of thousands of messages",
+        "qmd/outcomes/acknowledgment_columns.py",
+        "        if not refusal(count):",
+        "        if True:",
+        f"{_RECEIPTS}test_a_host_gets_as_many_acknowledgments_of_receipt_as_it_may",
     ),
     Removal(
         "a signed message to a thousand queues of this host",
