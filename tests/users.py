@@ -38,12 +38,13 @@ def connect_as(
         os.close(folder)
 
 
-def connect_to_port_as(user: int, port: int) -> socket.socket:
-    """Connect to a TCP port of 127.0.0.1 as a user."""
+def connect_to_port_as(user: int, port: int, *, source: str = "127.0.0.1") -> socket.socket:
+    """Connect to a TCP port of 127.0.0.1 as a user, from an address of loopback."""
 
     def connect() -> socket.socket:
         _become(user, user, ())
         connection = socket.socket()
+        connection.bind((source, 0))
         connection.connect(("127.0.0.1", port))
         return connection
 

@@ -27,12 +27,16 @@ from qmd.console.logins import (
 from qmd.console.roles import Identity, Role
 from qmd.console.users import Users
 from qmd.console.visit import Forbidden
+from qmd.doors.attempts import client_of
+from qmd.doors.http.exchange import Peer
 from qmd.doors.users import NAME_CHARACTERS_MAX
 
 log = structlog.get_logger()
 
 TOKEN_CHARACTERS_MAX = 200
 TOKEN_S = 10.0
+TOKEN_AGAIN_S = 2.0  # after which the token of a session is tried again
+TOKEN_UNCHECKED_S = 60.0  # for which it counts while the queue manager does not answer
 WRONG = "The name or the password is wrong."
 
 
@@ -66,13 +70,39 @@ class Entrance:
         self._link = Link(Identity(name, Role.ADMINISTRATOR, is_own=True), time.monotonic)
         return self._link.key
 
-    def session_of(self, key: str) -> Session | None:
-        """Return the session of a cookie.  Raises BadUsers."""
+    async def session_of(self, key: str) -> Session | None:
+        """Return the session of a cookie.  Raises BadUsers, NotConnected."""
         session = self.sessions.find(key)
-        if session is not None and not self._passwords.is_current(session.identity):
+        if session is None:
+            return None
+        identity = session.identity
+        if identity.token:
+            is_current = await self._has_token(session)
+        else:
+            is_current = self._passwords.is_current(identity)
+        if not is_current:
             self.sessions.end(session)  # the user was removed, or has another role
             return None
         return session
+
+    async def _has_token(self, session: Session) -> bool:
+        """Return whether the token of a session is valid, and has the scopes that it had.
+
+        The queue manager checks it for each request to itself, and not for the pages of the
+        console: settings, jobs and reports.  Raises NotConnected if it has not answered for long.
+        """
+        now = time.monotonic()
+        if now < session.checked_at + TOKEN_AGAIN_S:
+            return True
+        checked_at, session.checked_at = session.checked_at, now  # other requests go on
+        try:
+            found = await self._by_token(session.identity.token)
+        except Forbidden as error:
+            session.checked_at = checked_at
+            if now > checked_at + TOKEN_UNCHECKED_S:
+                raise NotConnected(str(error), "look at the queue manager's log") from error
+            return True
+        return found == session.identity
 
     def by_link(self, key: str) -> Session | None:
         """Return a new session for the printed link, or None."""
@@ -82,19 +112,27 @@ class Entrance:
             return None
         return self._begin(identity, "link", "")
 
-    async def log_in(self, peer: str, name: str, password: str, token: str) -> Session:
+    async def log_in(self, peer: Peer, name: str, password: str, token: str) -> Session:
         """Return a new session.  Raises Forbidden, BadUsers."""
         name = name.strip()[: NAME_CHARACTERS_MAX + 1]
-        async with (
-            self._turns.of(f"address:{peer}") as is_first,
-            self._turns.of(f"name:{name}") as is_second,
-        ):
+        client, is_user = client_of(peer.address, peer.there, peer.here)
+        # A user of this computer has one place in each line, and cannot fill that of a name.
+        line = f"name {name}" if name and not is_user else f"token of {client}"
+        async with self._turns.of(client) as is_first, self._turns.of(line) as is_second:
             if not (is_first and is_second):
                 raise Forbidden("Too many attempts at once: try again in some seconds.")
-            return await self._try(peer, name, password, token)
+            return await self._try(peer.address, client, name, password, token, is_user=is_user)
 
-    async def _try(self, peer: str, name: str, password: str, token: str) -> Session:
-        keys = [f"address:{peer}", *([f"name:{name}"] if name else [])]
+    async def _try(
+        self, peer: str, client: str, name: str, password: str, token: str, *, is_user: bool
+    ) -> Session:
+        # A login under another name does not end the waits for this one.
+        own = [client, *([f"{client} as {name}"] if name else [])]
+        # Waits for a name hold back guesses from many addresses.  They do not concern a client that
+        # has logged in with it, nor users of this computer, of whom each has waits of its own.
+        is_known = is_user or self._brake.knows(own[-1])
+        shared = [f"name {name}"] if name and not is_known else []
+        keys = [*own, *shared]
         wait_s = self._brake.wait_s(*keys)
         if wait_s > 0:
             raise Forbidden(f"Too many failed attempts: try again in {math.ceil(wait_s)} seconds.")
@@ -104,12 +142,13 @@ class Entrance:
             identity, way = await self._by_token(token.strip()), "token"
         if identity is None:
             # Behind a proxy all users have one address.
-            self._brake.failed(keys[0], WAIT_MAX_S if peer else NAME_WAIT_MAX_S)
-            for key in keys[1:]:
+            for key in own:
+                self._brake.failed(key, WAIT_MAX_S if peer else NAME_WAIT_MAX_S)
+            for key in shared:
                 self._brake.failed(key, NAME_WAIT_MAX_S)
             log.warning("console_login_refused", way=way, name=name, address=peer)
             raise Forbidden(WRONG if name else "The token is not known.")
-        self._brake.succeeded(*keys)
+        self._brake.succeeded(*keys, known=own[-1])
         return self._begin(identity, way, peer)
 
     def _begin(self, identity: Identity, way: str, peer: str) -> Session:

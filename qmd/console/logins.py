@@ -39,6 +39,7 @@ class Session:
         self.key = secrets.token_urlsafe(32)
         self.csrf = secrets.token_urlsafe(32)
         self.began_at = self.used_at = now
+        self.checked_at = now  # its token
         self.notice = ""  # the result of the last action, shown once
 
     def fits(self, csrf: str) -> bool:
@@ -90,6 +91,11 @@ class Brake:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # count, not before
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def knows(self, client: str) -> bool:
+        """Return whether a client under a name has logged in."""
+        return client in self._known
 
     def wait_s(self, *keys: str) -> float:
         """Return how long the next attempt has to wait."""
@@ -106,10 +112,14 @@ class Brake:
         while len(self._failures) > FAILURES_MAX:
             self._failures.popitem(last=False)
 
-    def succeeded(self, *keys: str) -> None:
-        """Forget the failures."""
+    def succeeded(self, *keys: str, known: str = "") -> None:
+        """Forget the failures; `known` is a client under a name that has logged in."""
         for key in keys:
             self._failures.pop(key, None)
+        self._known.pop(known, None)
+        self._known[known] = None
+        while len(self._known) > FAILURES_MAX:
+            self._known.popitem(last=False)
 
 
 class Turns:

@@ -98,6 +98,8 @@ class Site:
             return self._alone("Not found", str(error), 404)
         except Forbidden as error:
             return self._alone("Not permitted", str(error), 403)
+        except NotConnected as error:
+            return self._alone("No connection", str(error), 502)
         except Exception:
             log.exception("console_failed", path=request.segments)
             return self._alone("A fault", "The console has a fault; its log says which.", 500)
@@ -117,7 +119,7 @@ class Site:
         if request.method == "POST":
             self._check_origin(request)
             form = self._form(request)
-        session = self._entrance.session_of(_cookie(request, self._cookie_name))
+        session = await self._entrance.session_of(_cookie(request, self._cookie_name))
         if segments[0] == "login":
             return await self._log_in(request, segments, query, form)
         if session is None:
@@ -141,7 +143,10 @@ class Site:
             return self._alone("Too many pages", "The console has too many live pages.", 429)
 
         async def make() -> bytes | None:
-            session = self._entrance.session_of(_cookie(request, self._cookie_name))
+            try:
+                session = await self._entrance.session_of(_cookie(request, self._cookie_name))
+            except NotConnected:
+                session = None
             if session is None:
                 return None
             visit = self._visit(request, session, query, {})
@@ -212,7 +217,7 @@ class Site:
         elif request.method == "POST":
             try:
                 session = await self._entrance.log_in(
-                    request.peer.address,
+                    request.peer,
                     _one(form, "name"),
                     _one(form, "password"),
                     _one(form, "token"),

@@ -5,13 +5,30 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from qmd.runtime.loopback_user import End, user_of_end
+from qmd.runtime.shares import address_of, owner_of
+
 WINDOW_S = 60.0
 NAMES_PER_ADDRESS = 10  # an address that tries many names has so many times the limit
 KEPT_MAX = 10_000  # names and addresses with failures; the oldest are forgotten
 
 
+def client_of(address: str, there: End | None, here: End | None) -> tuple[str, bool]:
+    """Return the name under which the failed logins of a client count, and whether that is a user.
+
+    All users of this computer have the addresses of loopback: one of them must not keep the others
+    out.  A program there is named by its user, which the kernel states as long as its end is open,
+    and one on another computer by its address, or by its network of IPv6, which it has whole.
+    """
+    found = address_of(address)
+    if found is None or not found.is_loopback:
+        return f"address {owner_of(address).name}", False
+    user = None if there is None or here is None else user_of_end(there, here)
+    return ("a user that is not known", False) if user is None else (f"user {user}", True)
+
+
 class Attempts:
-    """The failed logins of the last minute, by address and user."""
+    """The failed logins of the last minute, by client (`client_of`) and user."""
 
     def __init__(self, failures_max: int) -> None:
         self._failures_max = failures_max

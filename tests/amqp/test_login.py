@@ -22,6 +22,7 @@ from tests.amqp.door import AmqpDoor, door_of, program_missing
 from tests.patience import END_S
 from tests.process.harness import Hosts
 from tests.process.remote_daemon import make_certificates, make_short_client
+from tests.users import connect_to_port_as, needs_root
 
 proton = pytest.importorskip("proton")
 from proton import Message, SSLDomain  # noqa: E402
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.skipif(
     program_missing("openssl"), reason="openssl is needed to make certificates"
 )
 SASL = b"AMQP\x03\x01\x00\x00"
+OTHER = 64_001  # a user without rights
 SHORT_S = 6.0  # for which a certificate is valid that expires during a test
 
 
@@ -272,6 +274,21 @@ def test_a_user_with_many_wrong_passwords_must_wait(hosts: Hosts) -> None:
         assert "too many wrong passwords of ann" in door.tail()
 
 
+@needs_root
+def test_wrong_passwords_of_another_local_user_keep_no_user_out(hosts: Hosts) -> None:
+    """All users of this computer have the same address."""
+    settings = {"passwords_on_loopback": True, "login_failures_max": 3}
+    with door_of(hosts, "orders", amqp=settings) as door:
+        add_user(door, "ann", "secret")
+        outcomes = [
+            plain(door, "ann", "wrong", lambda: connect_to_port_as(OTHER, door.port))
+            for _ in range(4)
+        ]
+
+        assert outcomes == [1, 1, 1, 4]
+        assert plain(door, "ann", "secret") == 0
+
+
 def test_logins_side_by_side_gain_no_attempts(hosts: Hosts) -> None:
     """Also the right password gets the answer of all that come after too many wrong ones."""
     settings = {"passwords_on_loopback": True, "login_failures_max": 3}
@@ -292,13 +309,19 @@ def test_logins_side_by_side_gain_no_attempts(hosts: Hosts) -> None:
     assert list(map(outcome_code, outcomes)) == [1, 1, 1, 4, 4]
 
 
-def plain(door: AmqpDoor, name: str, password: str) -> int:
-    """Log in by PLAIN; return the code of the outcome."""
+def plain(
+    door: AmqpDoor,
+    name: str,
+    password: str,
+    connected: Callable[[], socket.socket] | None = None,
+) -> int:
+    """Log in by PLAIN, over a connection that `connected` opens; return the code of the outcome."""
     response = f"\0{name}\0{password}".encode()
     data = proton.Data()
     data.put_object(proton.Described(proton.ulong(0x41), [proton.symbol("PLAIN"), response]))
     frame = bytes(data.encode())
-    with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
+    place = "127.0.0.1", door.port
+    with socket.create_connection(place, END_S) if connected is None else connected() as client:
         client.sendall(SASL + struct.pack(">IBBH", 8 + len(frame), 2, 1, 0) + frame)
         got = b""
         while (at := got.find(b"\x00\x53\x44")) < 0 or len(got) < at + 8:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from protocol.errors import ProtocolError
@@ -266,6 +267,20 @@ async def body(visit: Visit, host: str) -> Answer:
     return File(found.body, "application/octet-stream", f"body-{found.lookup_id}.bin")
 
 
+async def _exported(
+    link: Link, name: str, ids: Sequence[int], start: int
+) -> AsyncIterator[Message]:
+    """Yield the messages with these lookup ids, one at a time, or those of a page."""
+    if not ids:
+        for each in await link.qm.peek(name, start, search.PAGE_MESSAGES):
+            yield each
+        return
+    for lookup_id in dict.fromkeys(ids[:EXPORT_MESSAGES_MAX]):
+        found = await link.qm.look(name, "this", lookup_id)
+        if found is not None:
+            yield found
+
+
 async def export(visit: Visit, host: str) -> Answer:
     """Return messages as lines of JSON, which `qmd import` reads."""
     link, name = visit.link(host), visit.asked("queue")
@@ -276,14 +291,7 @@ async def export(visit: Visit, host: str) -> Answer:
         raise NotFound(str(error)) from None
     lines: list[str] = []
     total = 0
-    found = (
-        [await link.qm.look(name, "this", each) for each in ids]
-        if ids
-        else await link.qm.peek(name, visit.place("from"), search.PAGE_MESSAGES)
-    )
-    for each in found[:EXPORT_MESSAGES_MAX]:
-        if each is None:
-            continue
+    async for each in _exported(link, name, ids, visit.place("from")):
         lines.append(line_of(each, name, status["clock_s"]))
         total += len(lines[-1])
         if total > EXPORT_BYTES_MAX:

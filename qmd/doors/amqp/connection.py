@@ -301,4 +301,6 @@ def peer_of(transport: asyncio.Transport) -> Peer:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = False
-    return Peer(host, is_loopback, tls is not None, certificates)
+    own: Any = transport.get_extra_info("sockname")
+    ends = (name[:2], own[:2]) if isinstance(name, tuple) and isinstance(own, tuple) else ()
+    return Peer(host, is_loopback, tls is not None, certificates, *ends)

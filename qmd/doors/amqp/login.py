@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import proton
@@ -17,7 +18,7 @@ from qmd.client.errors import ClientError
 from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.scram import Refused, Scram
 from qmd.doors.amqp.sections import BadMessage
-from qmd.doors.attempts import Attempts
+from qmd.doors.attempts import Attempts, client_of
 from qmd.doors.passwords import normalized
 from qmd.doors.users import PASSWORD_BYTES_MAX, Users, Verifier
 
@@ -49,6 +50,8 @@ class Peer(NamedTuple):
     is_loopback: bool
     is_encrypted: bool
     certificates: tuple[str, ...] = ()  # principals of its verified certificate
+    there: tuple[str, int] | None = None  # the address and the port of its end
+    here: tuple[str, int] | None = None  # and of ours
 
 
 class Rules(NamedTuple):
@@ -195,15 +198,20 @@ class Login:
         try:
             proof = self._scram.final(response)
         except Refused:
-            self._attempts.failed(self._peer.address, name)
+            self._attempts.failed(self._client, name)
             raise
-        self._attempts.succeeded(self._peer.address, name)
+        self._attempts.succeeded(self._client, name)
         self._accept(f"sasl:{name}", more=proof)
 
     def _check_attempts(self, name: str) -> None:
         """Raise TooMany after many wrong logins, also those that have failed beside this one."""
-        if not self._attempts.may_try(self._peer.address, name):
+        if not self._attempts.may_try(self._client, name):
             raise TooMany(name)
+
+    @cached_property
+    def _client(self) -> str:
+        """The name under which failures of the client count: it cannot change it by leaving."""
+        return client_of(self._peer.address, self._peer.there, self._peer.here)[0]
 
     def _find(self, name: str) -> tuple[Verifier, bool]:
         self._check_attempts(name)
@@ -219,12 +227,12 @@ class Login:
             fits = await loop.run_in_executor(self._executor, verifier.is_of, password)
             self._check_attempts(name)
             if not fits or not exists or authorization not in ("", name):
-                self._attempts.failed(self._peer.address, name)
+                self._attempts.failed(self._client, name)
                 raise Refused(f"wrong password of {name}")
         except (BadMessage, Refused, ClientError) as error:
             self._refuse(error)
             return
-        self._attempts.succeeded(self._peer.address, name)
+        self._attempts.succeeded(self._client, name)
         if self._expects == "check":
             self._accept(f"sasl:{name}")
             self.receive(b"")

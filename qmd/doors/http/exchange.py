@@ -21,6 +21,8 @@ class Peer(NamedTuple):
     user: int | None = None  # of a Unix socket, according to the kernel
     certificate: tuple[str, ...] = ()  # the principals of a verified client certificate
     expires_at_s: float = math.inf  # of the certificate, in seconds since 1970
+    there: tuple[str, int] | None = None  # the address and the port of its end
+    here: tuple[str, int] | None = None  # and of ours
 
     @property
     def has_expired(self) -> bool:

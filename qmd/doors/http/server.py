@@ -446,7 +446,9 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     name = transport.get_extra_info("peername")
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     address = str(name[0]).removeprefix("::ffff:") if name else ""
-    return Peer(address, None, _principals(tls) if tls else (), expires_at_s(tls))
+    own = transport.get_extra_info("sockname")
+    ends = (name[:2], own[:2]) if name and own else (None, None)
+    return Peer(address, None, _principals(tls) if tls else (), expires_at_s(tls), *ends)
 
 
 def _principals(tls: ssl.SSLObject) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """All removals, in the order of SECURITY.md."""
 
-from tests.attack.removals import doors, kept, local, origins, path, peer, port, tokens
+from tests.attack.removals import doors, kept, local, logins, origins, path, peer, port, tokens
 
 ALL = (
     *port.REMOVALS,
@@ -10,6 +10,7 @@ ALL = (
     *local.REMOVALS,
     *tokens.REMOVALS,
     *doors.REMOVALS,
+    *logins.REMOVALS,
     *kept.REMOVALS,
 )
 

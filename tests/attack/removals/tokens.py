@@ -359,7 +359,7 @@ REMOVALS = (
     Removal(
         "a revoked or expired token",
         "qmd/control/token_watch.py",
-        "                self._services.loop.call_later(GRACE_S, holder.abort)\n",
+        "        self._services.loop.call_later(GRACE_S, holder.abort)\n",
         "",
         _WAITING,
     ),
