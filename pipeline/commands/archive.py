@@ -36,11 +36,15 @@ def archive(job: Job) -> None:
             f" archived already; would write to {job.output}",
         )
         return
-    with job.session_of_size("archive", archived.unread_bytes(lake, today=today)) as spark:
+    # Under the lock: the size of the unread files, too, is not that of a moment before.
+    with (
+        job.exclusively(),
+        job.session_of_size("archive", archived.unread_bytes(lake, today=today)) as spark,
+    ):
         done = archived.compact(spark, lake, today=today, progress=job.progress)
         job.progress("the report")
         queues = archived.contents(spark)
-    report = archived.write_report(queues, archive_page(archived.manifests(), queues, done))
+        report = archived.write_report(queues, archive_page(archived.manifests(), queues, done))
     days = [{"day": each.day, "files": each.files, "messages": each.rows,
              "was_done": each.was_done, "broken_files": [file for file, _ in each.broken]}
             for each in done]  # fmt: skip

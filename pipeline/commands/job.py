@@ -184,6 +184,17 @@ class Job:
             raise Failure(ExitCode.REFUSED, str(error), "output_in_use") from error
 
     @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Keep other runs out of the output.  Raises Failure if one is at work.
+
+        It is for jobs whose results are no runs of `writing`.
+        """
+        from pipeline.results.places import Place
+
+        with self._locked(Place(self.output).folder), self._reporting_full_disk():
+            yield
+
+    @contextmanager
     def _locked(self, folder: Path | None) -> Iterator[None]:
         """Hold the lock of a local folder; a store has none: the later of two runs is discarded."""
         if folder is None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,3 +258,45 @@ def test_spark_and_this_process_archive_and_select_the_same(
 
 def plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
+
+
+def test_a_second_run_into_an_archive_is_refused_while_one_is_at_work(tmp_path: Path) -> None:
+    lake, where = tmp_path / "lake", tmp_path / "archive"
+    journals(lake)
+    day = lake / "journal" / "day=2020-01-19"  # in the past, so that the job takes it
+    (lake / "journal" / "day=2038-01-19").rename(day)
+    late = day / "host=a" / "d.parquet"
+    os.mkfifo(late)  # the first run waits for its content
+    words = ["pipeline", "run", "archive", "--input", str(lake), "--output", str(where)]
+    first = subprocess.Popen([sys.executable, "-m", "qmd", *words])
+    try:
+        deadline = time.monotonic() + 120
+        while not is_locked(where / ".lock"):
+            assert first.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        second = CliRunner().invoke(main, words)
+        planned = CliRunner().invoke(main, [*words, "--dry-run"])
+    finally:
+        first.kill()
+        first.wait()
+    late.unlink()
+    third = CliRunner().invoke(main, words, catch_exceptions=False)
+
+    assert second.exit_code == 4
+    assert "QM-1820" in second.stderr
+    assert f"another run writes to {where}" in second.stderr
+    assert planned.exit_code == 0
+    assert third.exit_code == 0, third.output
+    assert Archive(str(where)).manifests()["2020-01-19"]["rows"] == 18
+
+
+def is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with path.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
