@@ -61,11 +61,17 @@ def make_short_client(folder: Path, name: str, seconds: float) -> None:
 class Remote:
     """A daemon that listens for remote clients."""
 
-    def __init__(self, folder: Path, login_timeout: str = "1s") -> None:
+    def __init__(
+        self, folder: Path, login_timeout: str = "1s", *, demands_certificate: bool = False
+    ) -> None:
+        """Start it; `demands_certificate`: of its clients, by the authority `ca_file`."""
         self.port = free_port()
         self.folder = folder
+        remote = {"enabled": True, "port": self.port, "login_timeout": login_timeout}
+        if demands_certificate:
+            remote["client_ca"] = str(folder / "qmd" / "ca.crt")
         settings = {
-            "remote": {"enabled": True, "port": self.port, "login_timeout": login_timeout},
+            "remote": remote,
             "directory": {"kind": "file", "file": str(folder / "qmd" / "directory.toml")},
         }
         self.daemon = Daemon(folder / "qmd", settings=settings)
