@@ -128,7 +128,8 @@ class AnswerLimits:
             used, messages = queue.bytes, queue.messages
         else:
             used = share.bytes
-            messages = share.messages(self._messages_in, settings.acknowledgments_per_host)
+            most = settings.acknowledgments_per_host
+            messages = share.messages(self._messages_in, count, most)
         host = queue.destination if share is None else share.host
         if messages + count > settings.acknowledgments_per_host:
             return (

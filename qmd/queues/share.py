@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ASKED_MAX = 32  # questions for the number of messages that one count answers
+ADDED_MAX = 32  # messages since the queues were counted
 
 
 class TotalBytes:
@@ -22,7 +22,7 @@ class TotalBytes:
 class Share:
     """The outgoing queues that one host asks for."""
 
-    __slots__ = ("_asked", "_counted", "_total", "bytes", "host", "keys", "search_at")
+    __slots__ = ("_added", "_counted", "_total", "bytes", "host", "keys", "search_at")
 
     def __init__(self, total: TotalBytes, host: str) -> None:
         self._total = total
@@ -32,20 +32,21 @@ class Share:
         self.keys: dict[str, None] = {}
         self.search_at = 0.0  # no search for idle queues before
         self._counted = 0  # messages, at the last count
-        self._asked = ASKED_MAX  # since then
+        self._added = ADDED_MAX  # since then, at most
 
-    def messages(self, count: Callable[[str], int], limit: int) -> int:
-        """Return the number of messages in these queues before one more is added.
+    def messages(self, count: Callable[[str], int], more: int, limit: int) -> int:
+        """Return the number of messages in these queues, before `more` are added to them.
 
         `count` returns that of the queue with a key.  Each acknowledgment asks for the number, and
-        there may be as many queues: they are counted at every `ASKED_MAX`th question only, and
-        whenever the number might reach the limit.
+        there may be as many queues: they are counted once for `ADDED_MAX` messages only, and
+        whenever the number might exceed the limit.
         """
-        self._asked += 1
-        if self._asked >= ASKED_MAX or self._counted + self._asked >= limit:
+        if self._added + more > ADDED_MAX or self._counted + self._added + more > limit:
             self._counted = sum(map(count, self.keys))
-            self._asked = 0
-        return self._counted + self._asked
+            self._added = 0
+        before = self._counted + self._added
+        self._added += more
+        return before
 
     def grow(self, size: int) -> None:
         """Count `size` more bytes; a negative number counts fewer."""
