@@ -21,7 +21,7 @@ from typing import Any
 
 from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
-from pipeline.source.offsets import ends_of
+from pipeline.source.offsets import endpoint_of, ends_of, secrets_of
 from pipeline.source.options import Endpoint
 from pipeline.stores import StoreFailed, StoreUnknown, store_at
 
@@ -42,8 +42,9 @@ def finish(
 ) -> list[FinishedBatch]:
     """Consume the messages that the last committed batch of this checkpoint has read.
 
-    `secrets` gives the token and CA for endpoints over TLS; if its address is not empty, it
-    replaces the endpoint in the checkpoint.  A repeated call does nothing.  Raises SourceError.
+    The checkpoint has the endpoints, and the names of the files with their tokens and certificates.
+    `secrets` replaces those names if it has any, and the endpoints if its address is not empty.
+    A repeated call does nothing.  Raises SourceError.
     """
     batch, offsets = last_committed(checkpoint)
     given = secrets or Endpoint("")
@@ -52,7 +53,8 @@ def finish(
         ends = ends_of(offset)
         for address in sorted({at for at, _ in ends.values()}):
             mine = {queue: end for queue, (at, end) in ends.items() if at == address}
-            endpoint = replace(given, address=given.address or address)
+            endpoint = given if secrets_of(given) else endpoint_of(offset, address)
+            endpoint = replace(endpoint, address=given.address or address)
             with Connection(endpoint) as at:
                 # Ask the reader which of its queues still exist: a deleted queue has nothing left
                 # to consume.

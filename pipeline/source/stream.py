@@ -34,7 +34,7 @@ from pipeline.source.batch import QueueRange, read_range
 from pipeline.source.bounds import POSITION_MAX
 from pipeline.source.connection import say
 from pipeline.source.errors import SourceError, plainly
-from pipeline.source.offsets import Offset, ends_of, offset_of
+from pipeline.source.offsets import Offset, ends_of, offset_of, secrets_of
 from pipeline.source.open_queues import OpenQueue, OpenQueues
 from pipeline.source.options import Options
 from pipeline.source.output import output_of
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._batch_at = time.monotonic()
         # A queue that the query no longer reads keeps its position.
         kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
-        return self._offset(ends, kept)
+        return self._offset(ends, kept, start.get("secrets") if kept else None)
 
     def _reserved(
         self, one: OpenQueue, start: int, most: int, size: int, *, one_always: bool
@@ -263,11 +263,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends_of(offset)
 
     def _offset(
-        self, ends: dict[str, int], kept: dict[str, tuple[str, int]] | None = None
+        self,
+        ends: dict[str, int],
+        kept: dict[str, tuple[str, int]] | None = None,
+        old: dict[str, dict[str, str]] | None = None,
     ) -> Offset:
         queues = self._queues()
         places = {queue: (str(queues[queue].at.endpoint), end) for queue, end in ends.items()}
-        return offset_of(self.reader, {**(kept or {}), **places})
+        endpoints = [one.at.endpoint for one in queues.values()]
+        secrets = {str(one): found for one in endpoints if (found := secrets_of(one))}
+        return offset_of(self.reader, {**(kept or {}), **places}, {**(old or {}), **secrets})
 
     # -- on executors --
 

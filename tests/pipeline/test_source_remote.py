@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installe
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pipeline.source.batch import LiveReader
+from pipeline.source.checkpoint import finish
 from pipeline.source.errors import SourceError
-from pipeline.source.options import Options
+from pipeline.source.options import Endpoint, Options
 from pipeline.source.stream import StreamReader
 from qmd.client import blocking, new_message
+from tests.pipeline.test_finish import written
 from tests.process.remote_daemon import Remote
 
 pytestmark = [
@@ -96,3 +99,23 @@ def test_a_remote_stream_reserves_repeats_reads_and_consumes(remote):
     assert again.latestOffset(rest, ReadAllAvailable()) == rest
     for reader in (first, again):
         reader.stop()
+
+
+def test_a_checkpoint_names_the_files_that_its_endpoint_needs(remote, tmp_path):
+    token = remote.token("read", "write", "admin", name="finish")
+    with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
+        qm.create_queue("closed")
+        qm.send_many([new_message("closed", str(number)) for number in range(5)])
+    options = given(remote, queue="closed", tokenFile=str(token), readerId="closing")
+    reader = StreamReader(Options(options, "readStream"))
+    start = reader.initialOffset()
+    offsets = [start, reader.latestOffset(start, reader.getDefaultReadLimit())]
+    reader.stop()
+    checkpoint = written(tmp_path, offsets=offsets, commits=[0, 1])
+    assert token.read_text().strip() not in json.dumps(offsets)
+
+    (done,) = finish(checkpoint)
+
+    assert done.messages == 5
+    with pytest.raises(SourceError, match="token file /nowhere"):
+        finish(checkpoint, Endpoint("", token_file="/nowhere"))
