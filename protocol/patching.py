@@ -133,16 +133,23 @@ def transaction_offset(packet: bytes | bytearray) -> int | None:
 
 def properties_offset(packet: bytes | bytearray) -> int:
     """Return the offset of the MessagePropertiesHeader of a user message."""
-    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    size = len(packet)
+    if size < QUEUE_NAMES_OFFSET:
+        _fits(packet, QUEUE_NAMES_OFFSET, "user")
     (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
-    at = _user_header_end(packet, flags)
+    if flags & _NAMES == _ONE_DIRECT_NAME and size > QUEUE_NAMES_OFFSET + 1:
+        # Most packets: as `_user_header_end`, without its loop.
+        at = QUEUE_NAMES_OFFSET + 2 + (packet[64] | packet[65] << 8) + 3 & -4
+    else:
+        at = _user_header_end(packet, flags)
     if flags >> 20 & 1:
         _fits(packet, at + 20, "transaction")
         at += 36 if packet[at] & 1 else 20
     if flags >> 19 & 1:
         _fits(packet, at + 16, "security")
-        at += 16 + sum(size + 3 & -4 for size in _SECURITY_SIZES.unpack_from(packet, at))
-    _fits(packet, at + 56, "properties")
+        at += 16 + sum(each + 3 & -4 for each in _SECURITY_SIZES.unpack_from(packet, at))
+    if at + 56 > size:
+        _fits(packet, at + 56, "properties")
     return at
 
 

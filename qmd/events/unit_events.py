@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from protocol import parse_user_message
 from protocol.errors import ProtocolError
+from qmd.core import packet_fields
 from qmd.events.header import EventHeader, Kind, identity_of
 from storage.tables.events import Event
 
 #: The kinds of events that have the labels of their messages.  Operators search dead letters by
-#: label; for other kinds the labels are rarely needed, and parsing every packet costs too much.
+#: label; for other kinds the labels are rarely needed.
 LABELLED = frozenset((Kind.DEAD_LETTERED, Kind.DISCARDED))
 
 #: Source, number, place (lookup id, or -1) and size of a message.
@@ -83,9 +83,8 @@ def new_event(header: EventHeader, source: bytes, at_ms: int) -> Event:
 
 
 def label_of(packet: bytes) -> str:
-    """Return the label of a packet; "" if it cannot be parsed."""
+    """Return the label of a packet; "" if it ends before its label."""
     try:
-        label = parse_user_message(packet).properties.label
+        return packet_fields.label_of(packet)
     except ProtocolError:
         return ""
-    return label.decode("utf-16-le", "replace").rstrip("\0")
