@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from qmd.control import validate as checked
 from qmd.control.large_ends import Ending, end_in_parts
+from qmd.control.waiting import waiting
 from qmd.control_protocol import locks as frames
 from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
 from qmd.operations.receive import AT_ONCE
@@ -25,7 +26,7 @@ def _take(connection: ControlConnection, request: frames.TakeLocked) -> None:
     work = components.locks.take(
         request.lock, request.lock_s, connection.rights, queue, request.choice, limit, wait_s
     )
-    connection.look(request.number, work)
+    connection.look(request.number, waiting(connection, request, queue).judged(work))
 
 
 def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None:

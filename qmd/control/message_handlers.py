@@ -21,6 +21,7 @@ from qmd.control.large_ends import (
     end_in_parts,
 )
 from qmd.control.large_requests import commit_in_parts, import_in_parts, no_token, send_in_parts
+from qmd.control.waiting import waiting
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.locks import FAIL, REJECT, REMOVE
@@ -128,7 +129,7 @@ def _take(connection: ControlConnection, request: frames.Take) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     connection.components.selective_receiver.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
-    answer = partial(connection.done, request.number)
+    answer = waiting(connection, request, queue).answer
     if queue.groups is not None:
         every = frames.TakeChosen(
             request.number, request.queue, frames.EVERY_MESSAGE, limit, wait_s, request.transaction
@@ -154,7 +155,7 @@ def _take_chosen(connection: ControlConnection, request: frames.TakeChosen) -> N
         work = connection.components.selective_receiver.take(
             connection.reader, queue, request.choice, limit, wait_s
         )
-    connection.look(request.number, work)
+    connection.look(request.number, waiting(connection, request, queue).judged(work))
 
 
 def _look_at(connection: ControlConnection, request: frames.Look) -> None:
@@ -267,7 +268,7 @@ def _peek(connection: ControlConnection, request: frames.Peek) -> None:
     work = connection.components.message_browser.peek(
         queue, start, limit, wait_s, connection.turn, matches
     )
-    connection.look(request.number, work)
+    connection.look(request.number, waiting(connection, request).judged(work))
 
 
 def _move(connection: ControlConnection, request: frames.Move) -> None:

@@ -16,6 +16,7 @@ from qmd.control import outgoing_messages, peer_status
 from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control.listing import answer_list
+from qmd.control.waiting import waiting
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.core.access import GET_PROPERTIES, SEE_STATUS
@@ -259,6 +260,7 @@ def _events(connection: ControlConnection, request: operator_frames.Events) -> N
         until_ms=request.until_ms,
         wait_s=checked.wait_s(request.wait_s),
     )
+    work = waiting(connection, request).judged(work)
     # The labels of all queues are not for those that may only see what happens.
     connection.look(request.number, work if request.queue else _unlabelled(rights, work))
 

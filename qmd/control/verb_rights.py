@@ -450,6 +450,14 @@ def admit(components: Components, rights: Rights, request: Request) -> Request:
 
     Raises Refusal, and MustAsk if the directory must be asked first.
     """
+    require(components, rights, request)
+    claimed = rights.claim(request)
+    components.outcome_limit.check(rights, claimed)
+    return claimed
+
+
+def require(components: Components, rights: Rights, request: Request) -> None:
+    """Raise Refusal if a client lacks a right for a request, and MustAsk."""
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
         things = need.things(components, request)
@@ -457,9 +465,6 @@ def admit(components: Components, rights: Rights, request: Request) -> Request:
             rights.require_unnamed(need.demand, things, verb, need.words)
         else:
             rights.require(need.demand, things, verb)
-    claimed = rights.claim(request)
-    components.outcome_limit.check(rights, claimed)
-    return claimed
 
 
 def reference() -> str:

@@ -151,6 +151,14 @@ REMOVALS = (
         f"{_USERS}test_a_user_sees_only_why_of_messages_that_it_may_peek_at",
     ),
     Removal(
+        "a request that waits for messages without end",
+        "qmd/control/waiting.py",
+        "        if not result or components.access_register.generation == self.generation:",
+        "        if True:",
+        "tests/integration/control/test_rights_while_waiting.py"
+        "::test_a_waiting_request_gets_nothing_after_its_user_has_lost_the_right",
+    ),
+    Removal(
         "rights that are imported while others change",
         "qmd/access/register.py",
         "        async with self._turn:\n            before = {} if replace else self._entries\n",
