@@ -27,7 +27,7 @@ from qmd.console.logins import (
 from qmd.console.roles import Identity, Role
 from qmd.console.users import Users
 from qmd.console.visit import Forbidden
-from qmd.doors.attempts import client_of
+from qmd.doors.attempts import client_of, local_user
 from qmd.doors.http.exchange import Peer
 from qmd.doors.users import NAME_CHARACTERS_MAX
 
@@ -70,10 +70,14 @@ class Entrance:
         self._link = Link(Identity(name, Role.ADMINISTRATOR, is_own=True), time.monotonic)
         return self._link.key
 
-    async def session_of(self, key: str) -> Session | None:
+    async def session_of(self, key: str, peer: Peer) -> Session | None:
         """Return the session of a cookie.  Raises BadUsers, NotConnected."""
         session = self.sessions.find(key)
         if session is None:
+            return None
+        # Browsers send cookies to all ports of a host, also to that of a page of another user.
+        if session.user is not None and session.user != _user_of(peer):
+            log.warning("console_cookie_refused", name=session.identity.name)
             return None
         identity = session.identity
         if identity.token:
@@ -104,13 +108,13 @@ class Entrance:
             return True
         return found == session.identity
 
-    def by_link(self, key: str) -> Session | None:
+    def by_link(self, key: str, peer: Peer) -> Session | None:
         """Return a new session for the printed link, or None."""
         identity = self._link.use(key) if self._link is not None else None
         if identity is None:
             log.warning("console_login_refused", way="link")
             return None
-        return self._begin(identity, "link", "")
+        return self._begin(identity, "link", peer)
 
     async def log_in(self, peer: Peer, name: str, password: str, token: str) -> Session:
         """Return a new session.  Raises Forbidden, BadUsers."""
@@ -121,10 +125,10 @@ class Entrance:
         async with self._turns.of(client) as is_first, self._turns.of(line) as is_second:
             if not (is_first and is_second):
                 raise Forbidden("Too many attempts at once: try again in some seconds.")
-            return await self._try(peer.address, client, name, password, token, is_user=is_user)
+            return await self._try(peer, client, name, password, token, is_user=is_user)
 
     async def _try(
-        self, peer: str, client: str, name: str, password: str, token: str, *, is_user: bool
+        self, peer: Peer, client: str, name: str, password: str, token: str, *, is_user: bool
     ) -> Session:
         # A login under another name does not end the waits for this one.
         own = [client, *([f"{client} as {name}"] if name else [])]
@@ -143,18 +147,20 @@ class Entrance:
         if identity is None:
             # Behind a proxy all users have one address.
             for key in own:
-                self._brake.failed(key, WAIT_MAX_S if peer else NAME_WAIT_MAX_S)
+                self._brake.failed(key, WAIT_MAX_S if peer.address else NAME_WAIT_MAX_S)
             for key in shared:
                 self._brake.failed(key, NAME_WAIT_MAX_S)
-            log.warning("console_login_refused", way=way, name=name, address=peer)
+            log.warning("console_login_refused", way=way, name=name, address=peer.address)
             raise Forbidden(WRONG if name else "The token is not known.")
         self._brake.succeeded(*keys, known=own[-1])
         return self._begin(identity, way, peer)
 
-    def _begin(self, identity: Identity, way: str, peer: str) -> Session:
+    def _begin(self, identity: Identity, way: str, peer: Peer) -> Session:
         log.info("console_login", name=identity.name, role=identity.role.word, way=way,
-                 address=peer)  # fmt: skip
-        return self.sessions.begin(identity)
+                 address=peer.address)  # fmt: skip
+        session = self.sessions.begin(identity)
+        session.user = _user_of(peer)
+        return session
 
     async def _by_token(self, token: str) -> Identity | None:
         """Return the identity of a token that the queue manager of this computer knows."""
@@ -171,6 +177,11 @@ class Entrance:
             raise Forbidden(f"The token cannot be tried: {error}") from error
         except ClientError:
             return None
+
+
+def _user_of(peer: Peer) -> int | None:
+    """Return the user of this computer at the other end of a connection; None: elsewhere."""
+    return local_user(peer.there, peer.here) if peer.user is None else peer.user
 
 
 async def _tried(address: TokenAddress) -> Identity:

@@ -40,6 +40,7 @@ class Session:
         self.csrf = secrets.token_urlsafe(32)
         self.began_at = self.used_at = now
         self.checked_at = now  # its token
+        self.user: int | None = None  # of this computer, which has logged in; None: elsewhere
         self.notice = ""  # the result of the last action, shown once
 
     def fits(self, csrf: str) -> bool:

@@ -119,7 +119,7 @@ class Site:
         if request.method == "POST":
             self._check_origin(request)
             form = self._form(request)
-        session = await self._entrance.session_of(_cookie(request, self._cookie_name))
+        session = await self._session_of(request)
         if segments[0] == "login":
             return await self._log_in(request, segments, query, form)
         if session is None:
@@ -137,6 +137,10 @@ class Site:
         visit = self._visit(request, session, query, form)
         return await self._page(request, visit)
 
+    async def _session_of(self, request: Request) -> Session | None:
+        cookie = _cookie(request, self._cookie_name)
+        return await self._entrance.session_of(cookie, request.peer)
+
     def _events(self, request: Request, query: dict[str, list[str]]) -> Response:
         """Answer with the changes of a page, for as long as it is open and the login lasts."""
         if not self._streams.has_room:
@@ -144,7 +148,7 @@ class Site:
 
         async def make() -> bytes | None:
             try:
-                session = await self._entrance.session_of(_cookie(request, self._cookie_name))
+                session = await self._session_of(request)
             except NotConnected:
                 session = None
             if session is None:
@@ -205,7 +209,7 @@ class Site:
         target = _own(_one(form, "next") or _one(query, "next"))
         problem, status = "", 200
         if segments == ["login", "once"] and request.method == "GET":
-            session = self._entrance.by_link(_one(query, "key"))
+            session = self._entrance.by_link(_one(query, "key"), request.peer)
             if session is not None:
                 return _redirect("/", self._set_cookie(session.key))
             problem, status = (

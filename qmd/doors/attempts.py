@@ -27,6 +27,14 @@ def client_of(address: str, there: End | None, here: End | None) -> tuple[str, b
     return ("a user that is not known", False) if user is None else (f"user {user}", True)
 
 
+def local_user(there: End | None, here: End | None) -> int | None:
+    """Return the user of this computer that has the end `there` of a connection, or None."""
+    if there is None or here is None:
+        return None
+    found = address_of(there[0])
+    return user_of_end(there, here) if found is not None and found.is_loopback else None
+
+
 class Attempts:
     """The failed logins of the last minute, by client (`client_of`) and user."""
 

@@ -148,3 +148,22 @@ def peak_bytes(console: Console) -> int:
     status = Path(f"/proc/{console.process.pid}/status").read_text()
     (line,) = [each for each in status.splitlines() if each.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
+
+
+@needs_root
+def test_a_cookie_of_a_local_user_is_of_no_use_to_another_one(console: Console) -> None:
+    """A browser sends it to each port of this computer, also to a page of that user."""
+    client = console.client("anna")
+    assert client.get("/hosts/local/settings").status == 200
+
+    for ends_before in (False, True):
+        with connect_to_port_as(OTHER, console.port) as thief:
+            host = f"host: 127.0.0.1:{console.port}"
+            request = f"GET /jobs HTTP/1.1\r\n{host}\r\ncookie: {client.cookie}\r\n\r\n"
+            thief.sendall(request.encode())
+            if ends_before:
+                thief.shutdown(socket.SHUT_WR)
+            thief.settimeout(END_S)
+            answer = thief.recv(65536).decode()
+        assert "/login" in answer.partition("\r\n\r\n")[0], answer
+    assert client.get("/hosts/local/settings").status == 200
