@@ -229,13 +229,11 @@ class LargeSender:
         try:
             if transaction.packets:
                 prepared = await self._prepare_commit(transaction, answers, sender, owner)
-            receipts = await self._removals.prepare_commit(
-                transaction, sender.spend, sender.is_there
-            )
+            ends = await self._removals.prepare_commit(transaction, sender.spend, sender.is_there)
         finally:
             transaction.choosing -= 1
         commit = partial(transactions.commit, transaction.id, transaction.owner, done, owner)
-        await answers.complete(partial(commit, prepared, receipts))
+        await answers.complete(partial(commit, prepared, ends))
 
     async def _prepare_commit(
         self, transaction: Transaction, answers: DirectoryAnswers, sender: Sender, owner: str

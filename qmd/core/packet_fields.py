@@ -84,7 +84,9 @@ def may_want_word(packet: bytes) -> bool:
     Few messages request one.
     """
     flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
-    return bool(flags & _MAY_WANT_WORD) and (has_admin_queue(packet) or wants_final_ack(packet))
+    if not flags & _MAY_WANT_WORD:
+        return False
+    return bool(flags & _ADMIN_QUEUE) or wants_final_ack(packet)
 
 
 def end_fields(packet: bytes) -> tuple[int, int, int, int]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol.message_class import MessageClass
 from qmd.errors import Refusal
 from qmd.operations.large_ends import NUMBERS_EACH, hold
+from qmd.operations.transaction import PreparedEnds, by_queues
 
 if TYPE_CHECKING:
     from qmd.operations.receive import MessageReceiver
@@ -93,19 +94,32 @@ class LargeRemovals:
         transaction: Transaction,
         spend: Callable[[float], None],
         is_there: Callable[[], bool],
-    ) -> dict[LocalQueue, PreparedEnd]:
-        """Make the acknowledgments of the messages that a transaction has received, by queue.
+    ) -> PreparedEnds:
+        """Make the acknowledgments of the messages that a transaction removes or rejects.
 
         Raises StorageError, and CancelledError when the client has left.
         """
+
+        async def prepare(
+            queue: LocalQueue, lookup_ids: list[int], message_class: int
+        ) -> PreparedEnd | None:
+            if not self._receiver.acknowledges_many(queue, lookup_ids):
+                return None
+            messages = [(each, queue.taken[each].packet) for each in lookup_ids]
+            return await self.prepare(messages, message_class, spend, is_there)
+
         receipts: dict[LocalQueue, PreparedEnd] = {}
+        rejections: dict[tuple[LocalQueue, str], PreparedEnd] = {}
         for queue in list(transaction.reader.taken):
-            lookup_ids = transaction.received(queue)
-            if self._receiver.acknowledges_many(queue, lookup_ids):
-                messages = [(each, queue.taken[each].packet) for each in lookup_ids]
-                receipts[queue] = await self.prepare(messages, spend=spend, is_there=is_there)
+            received = transaction.received(queue)
+            if (end := await prepare(queue, received, MessageClass.ACK_RECEIVE)) is not None:
+                receipts[queue] = end
+        for what, rejected in by_queues(transaction.rejections).items():
+            end = await prepare(what[0], rejected, MessageClass.NACK_RECEIVE_REJECTED)
+            if end is not None:
+                rejections[what] = end
         await self._services.ids.ensure(NUMBERS_EACH * transaction.taken_count)
-        return receipts
+        return PreparedEnds(receipts, rejections)
 
     async def remove(
         self,

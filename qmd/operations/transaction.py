@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from qmd.control_protocol.messages import NewMessage
 from qmd.errors import Refusal
@@ -12,6 +12,7 @@ from qmd.naming.fan_out import Several
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
+    from qmd.outcomes.prepared_ends import PreparedEnd
     from qmd.runtime.budget import Budget
 
 T = TypeVar("T", bound=Hashable)
@@ -46,6 +47,15 @@ class PreparedMessages(Protocol):
     def write(self, token: bytes, done: Callable[[list[object]], None]) -> None:
         """Add them to the open batch, and the outcome `token`; `done(ids)` when it is durable."""
 
+
+class PreparedEnds(NamedTuple):
+    """The acknowledgments of messages that a commit ends, which were made before it."""
+
+    receipts: Mapping[LocalQueue, PreparedEnd]
+    rejections: Mapping[tuple[LocalQueue, str], PreparedEnd]  # by queue and reason
+
+
+NO_ENDS = PreparedEnds({}, {})
 
 #: Messages that a transaction may move or reject: its commit is one turn of the event loop, and
 #: each of them takes 15 µs of it.

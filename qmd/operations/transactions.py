@@ -16,9 +16,8 @@ connection is refused from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -37,6 +36,8 @@ from qmd.errors import Refusal
 from qmd.naming.fan_out import Copies
 from qmd.operations.sealed_tokens import ALL_CONNECTIONS
 from qmd.operations.transaction import (
+    NO_ENDS,
+    PreparedEnds,
     PreparedMessages,
     Transaction,
     by_queues,
@@ -59,12 +60,9 @@ if TYPE_CHECKING:
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
-    from qmd.outcomes.prepared_ends import PreparedEnd
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
-
-NO_RECEIPTS: Mapping[LocalQueue, PreparedEnd] = MappingProxyType({})
 
 
 class Transactions:
@@ -306,13 +304,13 @@ class Transactions:
         done: Callable[[list[object]], None],
         client: str = "",
         prepared: PreparedMessages | None = None,
-        receipts: Mapping[LocalQueue, PreparedEnd] = NO_RECEIPTS,
+        ends: PreparedEnds = NO_ENDS,
     ) -> None:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
         `client` is the name of the client that may cancel its delayed messages; `prepared` are its
-        messages if their packets are made already, and `receipts` the acknowledgments of messages
-        that it has received.  Raises Refusal: then it is aborted.  Raises MustAsk: then it stays
+        messages if their packets are made already, and `ends` the acknowledgments of messages that
+        it has received.  Raises Refusal: then it is aborted.  Raises MustAsk: then it stays
         open.
         """
         transaction = self._find(transaction_id, owner)
@@ -341,13 +339,13 @@ class Transactions:
         # No step is refused from here on; all changes go into one batch.
         transaction.is_committing = reader.has_left = True
         batch = self._services.storage.batch
-        self._settle_received(transaction)
+        self._settle_received(transaction, ends)
         for queue, mine in list(reader.taken.items()):
             if mine:
                 message_receiver.remove(
                     *(reader, queue, sorted(mine), b"", unanswered),
                     transaction=transaction.id.hex(),
-                    prepared=receipts.get(queue),
+                    prepared=ends.receipts.get(queue),
                 )
         committed = partial(self._committed, transaction, done)
         if prepared is not None:
@@ -434,14 +432,15 @@ class Transactions:
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
             self._mover.check(source, target, messages)
 
-    def _settle_received(self, transaction: Transaction) -> None:
+    def _settle_received(self, transaction: Transaction, ends: PreparedEnds) -> None:
         for (source, (target, why)), lookup_ids in by_queues(transaction.moves).items():
             self._mover.move_taken(
                 transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
             )
         for (queue, reason), lookup_ids in by_queues(transaction.rejections).items():
             self._message_receiver.reject(
-                transaction.reader, queue, lookup_ids, reason, b"", unanswered
+                *(transaction.reader, queue, lookup_ids, reason, b"", unanswered),
+                prepared=ends.rejections.get((queue, reason)),
             )
 
     def _committed(

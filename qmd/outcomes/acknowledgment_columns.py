@@ -21,6 +21,7 @@ from protocol.identifiers import NULL_GUID
 from protocol.names.format_name import PublicName
 from protocol.patching import with_queue_manager
 from qmd.control_protocol.messages import StoredMessage
+from qmd.core.acknowledgment import brings_body
 from qmd.core.packet_fields import is_express, reach_time_s, receive_time_s
 from qmd.message.limits import PRIORITY_MAX
 from qmd.outcomes.planned_acknowledgments import Planned
@@ -85,6 +86,10 @@ class AcknowledgmentColumns:
     def add(self, original: UserMessage) -> None:
         """Make the acknowledgments of one message.  Message numbers must be left for them."""
         planned = self._acknowledgments.plan(original, self._class)
+        self.count += len(planned.packets)
+        if len(planned.packets) > 1 and brings_body(original, self._class):
+            self._one_by_one.append(planned)  # they are stored with one common end
+            return
         alone: list[tuple[Aim, bytes]] = []
         for aim, packet in planned.packets:
             column = self._column(planned.source, aim, packet)
@@ -93,7 +98,6 @@ class AcknowledgmentColumns:
                 continue
             column.numbers.append(planned.number)
             column.packets.append(_addressed(packet, aim, column.route))
-        self.count += len(planned.packets)
         if alone or planned.not_made or planned.left_out:
             self._one_by_one.append(planned._replace(packets=alone))
 

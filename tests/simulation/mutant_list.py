@@ -721,7 +721,7 @@ MUTANTS = (
     Mutant(
         "messages that a transaction moves or rejects are only removed",
         "qmd/operations/transactions.py",
-        "self._settle_received(transaction)\n        for queue",
+        "self._settle_received(transaction, ends)\n        for queue",
         "for queue",
         "tests/integration/operations/test_transactions.py",
     ),
@@ -1752,7 +1752,8 @@ MUTANTS = (
         "messages that a transaction rejects are received",
         "qmd/operations/transactions.py",
         "            self._message_receiver.reject(\n"
-        '                transaction.reader, queue, lookup_ids, reason, b"", unanswered\n'
+        '                *(transaction.reader, queue, lookup_ids, reason, b"", unanswered),\n'
+        "                prepared=ends.rejections.get((queue, reason)),\n"
         "            )",
         "            pass",
     ),

@@ -30,28 +30,29 @@ from qmd.outcomes.prepared_ends import PreparedEnd
 from qmd.runtime.work_parts import PART_ALONE
 from storage.tables import events
 from tests.integration.bulk.reader import opened
-from tests.integration.managers import PATIENCE_S, Host, Hosts, hosted, until
+from tests.integration.history.test_receipts import final_acks, given
+from tests.integration.managers import DEAD_LETTERS, PATIENCE_S, Host, Hosts, hosted, until
 from tests.integration.remote import dial, guid, packet
 from tests.process.control_client import ControlClient
 
-PA, PR = 1, 2
-RECEIPT = MessageClass.ACK_RECEIVE
+PA, PR, NR = 1, 2, 8
+RECEIPT, REJECTED = MessageClass.ACK_RECEIVE, MessageClass.NACK_RECEIVE_REJECTED
 ONE_BY_ONE = 1 << 30
 MESSAGES = 3 * receive.ACKNOWLEDGED_AT_ONCE
 ELSEWHERE = "DIRECT=TCP:127.0.0.9\\private$\\acks"
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
-ASKING = {"admin_queue": "acks", "acknowledge": PR}
+ASKING = {"admin_queue": "acks", "acknowledge": PR | NR, "dead_letter": True}
 LATER = 1 << 40  # the number of a connection after all others
-WAYS = ["remove", "transaction", "lock", "reader"]
+WAYS = ["remove", "transaction", "rejection", "lock", "reader"]
 #: Three of four messages go one way, which is more than a queue gets from memory.
 KINDS: list[dict[str, Any]] = [
     *[ASKING] * 18,
     ASKING | {"delivery": "express"},
     ASKING | {"acknowledge": PA},
-    {"admin_queue": ELSEWHERE, "acknowledge": PR},
-    {"admin_queue": ELSEWHERE, "acknowledge": PR, "delivery": "express"},
-    {"admin_queue": "gone", "acknowledge": PR},
-    {"admin_queue": "strict", "acknowledge": PR},
+    {"admin_queue": ELSEWHERE, "acknowledge": PR | NR},
+    {"admin_queue": ELSEWHERE, "acknowledge": PR | NR, "delivery": "express"},
+    {"admin_queue": "gone", "acknowledge": PR | NR},
+    {"admin_queue": "strict", "acknowledge": PR | NR},
     {},
 ]
 
@@ -100,10 +101,12 @@ class Asker:
             run = await opened(host)
             end = (await run.reserve(0, MESSAGES))["end"]
             return lambda: run.consume(end)
-        if way == "transaction":
+        if way in ("transaction", "rejection"):
             transaction = os.urandom(16)
             await self.done("begin", transaction)
-            await self.take("take", transaction)
+            taken = await self.take("take", transaction)
+            if way == "rejection":
+                await self.done("settle", transaction, "orders", taken, "", "no stock")
             return lambda: self.done("commit", transaction)
         if way == "lock":
             lock = await self.lock()
@@ -160,7 +163,8 @@ def removed(folder: Path, way: str, at_once: int) -> dict[str, Any]:
             acks = await contents(host, "acks")
             return {
                 "acks": sorted(acks),
-                "in order": [each for each in acks if each[2] and each[1] == RECEIPT],
+                "in order": [each for each in acks if each[2] and each[1] in (RECEIPT, REJECTED)],
+                "dead": await contents(host, DEAD_LETTERS),
                 "bytes": [host.queue(name).bytes for name in ("orders", "acks", "strict")],
                 "elsewhere": (waiting.messages, waiting.bytes, len(waiting.express)),
                 "history": await history(host),
@@ -325,9 +329,10 @@ async def test_a_queue_that_is_deleted_meanwhile_ends_its_messages_without_a_rec
     assert "no_such_queue" in await work
     await host.settled()
     found = await history(host)
-    assert host.queue("acks").messages == 0
+    classes = [message_class for _, message_class, _ in await contents(host, "acks")]
+    assert classes == [MessageClass.NACK_QUEUE_DELETED] * MESSAGES
     assert sum(count for key, count in found.items() if key[0] == Kind.QUEUE_DELETED) == MESSAGES
-    assert not any(key[0] in (Kind.RECEIVED, Kind.ACKNOWLEDGED) for key in found)
+    assert not any(key[0] == Kind.RECEIVED for key in found)
     client.close()
 
 
@@ -429,3 +434,21 @@ def test_a_host_gets_as_many_acknowledgments_of_receipt_as_it_may(
         client.close()
 
     scenario(tmp_path)
+
+
+@hosted
+async def test_a_source_gets_final_acks_beside_acknowledgments_that_are_made_in_parts(
+    hosts: Hosts,
+) -> None:
+    host = await hosts.start()
+    await host.create("orders", transactional=True)
+    client, remote = Asker(host), await dial(host, guid(7))
+    await given(remote, host, 20, admin=ADMIN, acknowledge=PR, journal=True)
+    taken = [each[0] for each in await client.done("take", "orders", 20, 0)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receive, "ACKNOWLEDGED_AT_ONCE", 10)
+        assert await client.done("remove", "orders", taken) == 20
+    await until(lambda: len(final_acks(remote)) == 20, "the final acks")
+    await until(lambda: remote.classes[RECEIPT] == 2 * 20, "the acknowledgments")
+    assert final_acks(remote) == [(RECEIPT, number, 100 + number) for number in range(1, 21)]
+    client.close()
