@@ -14,6 +14,7 @@ pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 
 from pipeline.engines.on_spark import engine_of
 from pipeline.events import find_files
@@ -23,8 +24,9 @@ from pipeline.jobs.audit.job import audit
 from pipeline.jobs.audit.state import State
 from pipeline.report.outcome import write_audit
 from pipeline.results.runs import Results
-from tests.pipeline.foreign_copies import Copies
-from tests.pipeline.foreign_fleet import MINUTE, Message, Stream
+from qmd.cli.event_files import arrow_schema
+from tests.pipeline.foreign_copies import Copies, run_of
+from tests.pipeline.foreign_fleet import HOUR, MIDNIGHT, MINUTE, Fleet, Host, Message, Stream
 from tests.pipeline.nights import about_messages, shown
 
 OTHERS = ("alpha", "quebec", "romeo")
@@ -118,6 +120,43 @@ def test_both_engines_open_the_same_messages(engine: Any, spark: Any, tmp_path: 
             for number, one in enumerate((engine, engine_of(spark)))
         )
         assert shown(here) == shown(there)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_one_message_is_enough_where_others_met_a_run_of_the_history_that_is_gone(
+    engine: Any, tmp_path: Path, is_restarted: bool
+) -> None:
+    """A snapshot was put back: its log has nothing between it and the start with it."""
+    f = Fleet(random.Random(4))
+    alpha, papa = Host("alpha", f.chance), Host("papa", f.chance)
+    first, gone, last = (run_of(papa, starts, n) for n, starts in enumerate((7, 8, 8)))
+    alpha.record(MIDNIGHT, "started", peer=run_of(alpha, 3, 9))
+    papa.record(MIDNIGHT, "started", peer=first)
+    alpha.record(MIDNIGHT + 10, "met", peer=first)
+    streams = {host: Stream(host) for host in (alpha, papa)}
+    for n in range(20):
+        for source, to in ((alpha, papa), (papa, alpha)):
+            message = Message(source, to, "usual", streams[source])
+            f.life(message, MIDNIGHT + (n + 1) * MINUTE + (source is papa) * 5000)
+    copied, restored = MIDNIGHT + 30 * MINUTE, MIDNIGHT + 2 * HOUR
+    f.sent(alone := Message(alpha, papa, "usual", streams[alpha]), copied + 10 * MINUTE)
+    f.acked(alone, copied + 10 * MINUTE + 20)
+    if is_restarted:
+        alpha.record(copied + 40 * MINUTE, "met", peer=gone)
+    papa.record(restored, "started", peer=last)
+    alpha.record(restored + 1000, "met", peer=last)
+    streams[alpha] = Stream(alpha)
+    for n in range(3):
+        f.life(Message(alpha, papa, "usual", streams[alpha]), restored + (n + 1) * MINUTE)
+    for host in (alpha, papa):
+        table = pa.Table.from_pylist(host.rows(), schema=arrow_schema())
+        parquet.write_table(table, tmp_path / f"{host.name}.parquet")
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    found = {("acked_not_stored", alone.id, 0, 0)}
+    assert set(about_messages(result)) == (set() if is_restarted else found)
+    assert ("other_history" in result.open.reason.to_list()) == is_restarted
 
 
 Event = tuple[int, int, int]  # block, time, and 2 for a start that names its run

@@ -49,7 +49,8 @@ def decided(
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found, known)
     other_runs.leave_open(rows, why, shown, copied)
-    other_histories.leave_open(rows, why, found.starts, spans)
+    elsewhere = None if shown is None else shown.elsewhere
+    other_histories.leave_open(rows, why, found.starts, spans, elsewhere)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"

@@ -9,7 +9,8 @@ Such a stretch ends with a start, and the log has nothing in it, but other hosts
 manager at work: it writes its events within a second, and a loss of power costs some seconds of
 commits, so one that worked a minute later had another log.  One message is no evidence, because a
 queue manager that has nothing else to do may lose it.  Three are, or one of each direction: a fault
-loses messages, or invents them.
+loses messages, or invents them.  A run that others met in this stretch, and that the log does not
+name, is evidence without any message: a start is the first event of its run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Array = Any
 STARTS = ["host", "block", "at_from", "at_ms", "run"]
 #: `host` has met a run of another queue manager (`other_runs.py`).
 MET = ["host", "block", "at_ms", "run"]
+#: `host` worked elsewhere, between these times of its own clock (`other_runs.py`).
+ELSEWHERE = ["host", "low", "high"]
 #: The reason why a message is open.
 OTHER_HISTORY = "other_history"
 
@@ -53,10 +56,12 @@ def starts(known: Frame, new: Frame, covered: Frame) -> Frame:
     return both.assign(at_from=np.where(both.at_from < 0, before, both.at_from))
 
 
-def leave_open(rows: Frame, why: Array, starts: Frame, spans: Spans) -> None:
+def leave_open(
+    rows: Frame, why: Array, starts: Frame, spans: Spans, elsewhere: Frame | None = None
+) -> None:
     """Enter into `why` the candidates that another history of their host may explain.
 
-    `starts` are all known ones, as `STARTS`.
+    `starts` are all known ones, as `STARTS`; `elsewhere` has the columns `ELSEWHERE`.
     """
     acts = np.flatnonzero(rows.kind.isin(list(_ACTED)).to_numpy() & (why == ""))
     acts = acts[rows.covering.iloc[acts].notna().to_numpy()]
@@ -66,12 +71,14 @@ def leave_open(rows: Frame, why: Array, starts: Frame, spans: Spans) -> None:
         if len(silent) == 0:
             continue
         low, high = _times(part, int(host), spans)
+        met = None if elsewhere is None else elsewhere[elsewhere.host == host]
         at = part.index.to_numpy()
         for begin, end in silent[["at_from", "at_ms"]].itertuples(index=False):
             is_in = (high >= begin) & (low <= end)
             is_at_work = (low > begin + _SILENT_MS) & (high < end)
+            is_met = met is not None and ((met.low > begin) & (met.high < end)).any()
             is_both = part.kind[is_in].nunique() == len(_ACTED)
-            if is_at_work.any() and (is_both or is_in.sum() >= _MESSAGES):
+            if is_met or (is_at_work.any() and (is_both or is_in.sum() >= _MESSAGES)):
                 why[at[is_in]] = OTHER_HISTORY
 
 

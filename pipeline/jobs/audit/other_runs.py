@@ -25,6 +25,7 @@ from pipeline.events import hash_of
 from pipeline.jobs.audit.clock_spans import UNSURE_MS
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Role
+from pipeline.jobs.audit.other_histories import ELSEWHERE
 
 if TYPE_CHECKING:
     from pipeline.engines.engine import Engine
@@ -81,19 +82,23 @@ class Evidence(NamedTuple):
     accepted: Frame  # messages that were accepted more than once
     unlogged: set[int]  # queue managers without a log of which several runs were met
     met: Any  # which host has met which queue manager
+    elsewhere: Frame  # other_histories.ELSEWHERE: when runs were met that began elsewhere
 
 
 def evidence(engine: Engine, found: Survey, spans: Spans) -> Evidence | None:
     """Return the evidence in table `facts`; None if no run can be that of another copy."""
-    rows = spoken(found, spans)
+    met = _met(found, spans)
+    rows = spoken(found, met, spans)
     if len(rows) == 0:
         return None
     engine.put("spoken", pa.Table.from_pandas(rows.astype(np.int64), SPOKEN, preserve_index=False))
     events = engine.query(_EVENTS).to_pandas().astype(np.int64)
     accepted = engine.query(_ACCEPTED).to_pandas().astype(np.int64)
     unlogged = set(rows.peer.tolist()) - found.hosts.keys()
-    met = _with_names(found.met, found.names)[["host", "peer"]].drop_duplicates()
-    return Evidence(rows, events, accepted, unlogged, pd.MultiIndex.from_frame(met))
+    pairs = pd.MultiIndex.from_frame(met[["host", "peer"]].drop_duplicates())
+    began = rows[rows.at_high == -END]
+    elsewhere = met[met.run.isin(began.run)][["peer", "low", "high"]].set_axis(ELSEWHERE, axis=1)
+    return Evidence(rows, events, accepted, unlogged, pairs, elsewhere)
 
 
 def leave_open(rows: Frame, why: Array, shown: Evidence | None, copied: set[int]) -> None:
@@ -174,13 +179,14 @@ def _of_other_copies(shown: Evidence) -> Any:
     return _index(pd.concat([sure[_RUN_OF], began[_RUN_OF]]), _RUN_OF)
 
 
-def spoken(found: Survey, spans: Spans) -> Frame:
-    """Return with which runs hosts spoke that may be those of another copy, as `SPOKEN`."""
+def _met(found: Survey, spans: Spans) -> Frame:
+    """Return the runs that hosts have met, with their names and times."""
     met = _with_names(found.met, found.names)
-    met = met[met.number >= 0]
-    if len(met) == 0:
-        return pd.DataFrame(columns=SPOKEN.names)
-    met = _with_times(met, spans)
+    return _with_times(met[met.number >= 0], spans)
+
+
+def spoken(found: Survey, met: Frame, spans: Spans) -> Frame:
+    """Return with which runs hosts spoke that may be those of another copy, as `SPOKEN`."""
     starts = _with_names(found.starts, found.names)
     rows = []
     for (peer, run), part in met.groupby(["peer", "run"]):
