@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from protocol.message_class import MessageClass
 from qmd.access.administration import AccessAdministration
 from qmd.access.recreated_queues import RecreatedQueues
 from qmd.assembly.transfer_layer import TransferLayer
@@ -425,6 +426,9 @@ class Assembly(TransferLayer):
             arrivals=self._arrivals(),
             writer=self._column_writer(),
             delayed=self.delayed,
+            new_refusals=partial(
+                self.dead_letters.prepare, MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
+            ),
             transaction=transaction,
             owner=owner,
         )

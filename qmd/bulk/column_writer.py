@@ -17,9 +17,8 @@ import msgspec
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.bulk.message_columns import Column, MessageColumns, Refused
-from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, StoredMessage
+from qmd.control_protocol.messages import EXPRESS, StoredMessage
 from qmd.errors import Refusal
-from qmd.message.limits import PRIORITY_MAX
 from qmd.message.prepared import placed
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.sent_events import sent_to
@@ -145,19 +144,19 @@ class ColumnWriter:
         )
 
     def _refuse(
-        self, queue: LocalQueue, refused: Sequence[Refused], places: _Places, transaction: str
+        self, queue: LocalQueue, refused: Refused, places: _Places, transaction: str
     ) -> None:
         """End transactional copies in a queue of this computer that is not transactional: their
         outcome is that of such messages in a queue elsewhere.  docs/decisions/0006"""
-        column = Column(queue, TRANSACTIONAL, PRIORITY_MAX, has_parts=False)
-        for new, number, packet, order in refused:
-            column.add(new, order, number, packet, 0, 0)
+        column, end = refused
         keys = places.of(column)
+        end.place(keys)
         if column.dead_letter_queues:
             self._name_dead_letter_queues(column, keys, self._services.storage.batch)
         self._record(column, keys, places, transaction)
         ends = MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
-        self._dead_letters.end(queue, list(zip(keys, column.heads, strict=True)), ends)
+        messages = list(zip(keys, column.heads, strict=True))
+        self._dead_letters.end(queue, messages, ends, prepared=end)
 
     def _record(
         self, column: Column, keys: Sequence[int], places: _Places, transaction: str

@@ -24,10 +24,11 @@ from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from qmd.naming.destinations import Route
     from qmd.operations.delayed import DelayedRows
+    from qmd.outcomes.prepared_ends import PreparedEnd
 
 
 _Value = TypeVar("_Value")
@@ -39,15 +40,6 @@ class Term(NamedTuple):
     reach_s: int | None
     live_s: int | None
     example: NewMessage
-
-
-class Refused(NamedTuple):
-    """A transactional copy that a queue of this computer refuses, which is not transactional."""
-
-    new: NewMessage
-    number: int
-    packet: bytes
-    order: int
 
 
 class Column:
@@ -104,10 +96,20 @@ class Column:
             _extend(self.dead_letter_queues, before, new.dead_letter_queue, "")
 
 
+class Refused(NamedTuple):
+    """Transactional copies that a queue of this computer refuses, which is not transactional."""
+
+    column: Column
+    #: The acknowledgments of their end, by their places among all messages of the request.
+    end: PreparedEnd
+
+
 class MessageColumns:
     """The columns of one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_refusals: Callable[[], PreparedEnd]) -> None:
+        """`new_refusals` begins the acknowledgments of copies that a queue refuses."""
+        self._new_refusals = new_refusals
         self.columns: dict[Hashable, Column] = {}
         self.terms: list[Term] = []
         self._terms: dict[Hashable, int] = {}
@@ -119,7 +121,7 @@ class MessageColumns:
         self.reported: list[Packet] = []
         #: Packets that arrive here, and are acknowledged one by one when they are stored.
         self.unanswered: list[bytes] = []
-        self.refused: dict[LocalQueue, list[Refused]] = {}
+        self.refused: dict[LocalQueue, Refused] = {}
         self.delayed: DelayedRows | None = None  # of messages that are sent later
 
     def put(
@@ -145,10 +147,15 @@ class MessageColumns:
             self.reported.append(packet)
 
     def refuse(self, new: NewMessage, route: Route, number: int, packet: Packet) -> None:
-        """Add a copy that its queue refuses."""
+        """Add a copy that its queue refuses.  Message numbers must be left for its
+        acknowledgments."""
         assert isinstance(route, LocalQueue)
-        refused = Refused(new, number, whole(packet), self.count)
-        self.refused.setdefault(route, []).append(refused)
+        refused, complete = self.refused.get(route), whole(packet)
+        if refused is None:
+            column = Column(route, TRANSACTIONAL, PRIORITY_MAX, has_parts=False)
+            refused = self.refused[route] = Refused(column, self._new_refusals())
+        refused.column.add(new, self.count, number, complete, 0, 0)
+        refused.end.add([(self.count, complete)])
         self.count += 1
 
     def _term(self, new: NewMessage, packet: Packet) -> int:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import Chosen, SendChecks
+    from qmd.outcomes.prepared_ends import PreparedEnd
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
     from qmd.runtime.work_parts import WorkParts
@@ -68,10 +69,12 @@ class PreparedMessages:
         arrivals: ArrivalAnswers,
         writer: ColumnWriter,
         delayed: DelayedMessages,
+        new_refusals: Callable[[], PreparedEnd],
         transaction: bytes = b"",
         owner: str = "",
     ) -> None:
         """`arrivals` makes acknowledgments, and `writer` puts columns into the open batch.
+        `new_refusals` begins the acknowledgments of copies that a queue refuses.
 
         `transaction` is the id of the one that sends the messages, or b""; `owner` is the client
         that may cancel delayed messages.
@@ -79,6 +82,7 @@ class PreparedMessages:
         self._arrivals = arrivals
         self._writer = writer
         self._delayed = delayed
+        self._new_refusals = new_refusals
         self._columns: MessageColumns | None = None
         self._ids: list[object] = []  # of arranged messages
         self._answered: set[int] = set()  # the numbers of messages with an acknowledgment
@@ -169,7 +173,7 @@ class PreparedMessages:
         A number must be left for each packet, and one for its acknowledgment.
         """
         if self._columns is None:
-            self._columns = MessageColumns()
+            self._columns = MessageColumns(self._new_refusals)
             self._now = self._delayed.now
         messages, numbers = self._messages[some], self._numbers[some]
         for new, way, number, packets in zip(

@@ -50,6 +50,10 @@ class PreparedEnd:
         """The number of acknowledgments."""
         return self._columns.count
 
+    def place(self, lookup_ids: Iterable[int]) -> None:
+        """Set the lookup ids of all of its messages, which `add` did not get."""
+        self.lookup_ids = set(lookup_ids)
+
     def is_for(self, lookup_ids: Iterable[int]) -> bool:
         """Return whether all of its messages are among these."""
         return self.lookup_ids.issubset(lookup_ids)

@@ -24,11 +24,13 @@ from qmd.control_protocol.messages import NewMessage
 from qmd.control_protocol.parts import MANY
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.operations.send_batch import BatchSender
+from qmd.outcomes.acknowledgments import Acknowledgments
 from storage.tables import events
 from tests.integration.managers import Host, Hosts, until
 
 MESSAGES = MANY + 16
 ONE_BY_ONE = 1 << 30
+NA = 4
 LONG = bytes(2000)  # copies of it share a part
 QUEUES = ("plain", "other", "dead", "acks")
 
@@ -46,6 +48,7 @@ def rows_of(there: str) -> list[NewMessage]:
         ("other,strict", {"body": LONG}),
         (f"{there},{there}2", {"body": LONG, "delivery": "transactional", "dead_letter": True}),
         (f"plain,{there}", {"delivery": "transactional"}),  # which `plain` refuses
+        ("plain,strict", {"delivery": "transactional", "admin_queue": "acks", "acknowledge": NA}),
         (there, {"delivery": "transactional", "dead_letter_queue": "strict_dead"}),
         (there, {"delivery": "transactional", "time_to_reach_queue_s": 80_000, "journal": True}),
         ("plain", {"dead_letter_queue": "dead", "report_queue": "acks"}),
@@ -172,14 +175,19 @@ def test_messages_in_columns_have_the_places_and_the_history_of_others(
 def test_no_message_of_a_large_request_is_put_into_the_batch_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone: list[NewMessage] = []
-    put = BatchSender.put
+    alone: list[object] = []
+    put, acknowledge = BatchSender.put, Acknowledgments.to_application
 
     def watched(self: BatchSender, new: NewMessage, *arguments: Any, **more: Any) -> None:
         alone.append(new)
         put(self, new, *arguments, **more)
 
+    def watched_too(self: Acknowledgments, *arguments: Any) -> None:
+        alone.append(arguments)
+        acknowledge(self, *arguments)
+
     monkeypatch.setattr(BatchSender, "put", watched)
+    monkeypatch.setattr(Acknowledgments, "to_application", watched_too)
 
     sent(tmp_path, 512)
 
