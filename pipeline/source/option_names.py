@@ -61,6 +61,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "delivery": _WRITES,
     "jobId": (WRITE,),
     "checkpointLocation": (STREAM_WRITE,),
+    "queryName": (STREAM_WRITE,),  # Spark passes the name of the query to its sink
 }
 _SPELLED = {name.lower(): name for name in _USES}
 

@@ -94,7 +94,7 @@ def test_a_stream_moves_every_message_once_and_in_order_and_closes_its_last_batc
             spark, place, queue=source, readerId="mover", maxMessagesPerTrigger=100, partitions=2
         ).select("label", "body")
         writer = rows.writeStream.format("qmd").options(endpoint=place.socket, destination=target)
-        return run_stream(writer, str(tmp_path / "checkpoint"), once=True)
+        return run_stream(writer.queryName("mover"), str(tmp_path / "checkpoint"), once=True)
 
     (closed,) = move()
 
