@@ -76,6 +76,12 @@ class ArrivalAnswers:
         self._sent_s = int(services.environment.time())
         self._ways: dict[AckDestination, _Way] = {}
 
+    @property
+    def count(self) -> int:
+        """The number of acknowledgments that are made."""
+        groups = [way.group for way in self._ways.values() if way.group is not None]
+        return sum(len(each.packets) for each in groups)
+
     @staticmethod
     def wants(new: NewMessage, route: object) -> bool:
         """Return whether a message to this queue is acknowledged when it is stored."""
@@ -163,7 +169,7 @@ class ArrivalAnswers:
         """Add them to the open batch, in the turn of the loop in which it gets their messages."""
         groups = [way.group for way in self._ways.values() if way.group is not None]
         if groups:
-            self._writer.write(groups, sum(len(each.packets) for each in groups))
+            self._writer.write(groups, self.count)
         for way in self._ways.values():
             if way.route is None:
                 self._services.log_limited(

@@ -265,8 +265,8 @@ class LargeSender:
                 # For the parts of copies, and for acknowledgments.
                 await self._services.ids.ensure(prepared.copies_of(some))
                 prepared.arrange(some)
-        # A copy that its queue refuses needs a place, a dead letter and an acknowledgment.
-        await self._services.ids.ensure(3 * prepared.copies)
+        # A copy needs a place, and one for its dead letter if its queue refuses it.
+        await self._services.ids.ensure(2 * prepared.copies + prepared.acknowledgments)
 
     def _checked(self, part: list[NewMessage], sender: Sender) -> list[NewMessage]:
         """Return messages as they are to be sent: signatures are verified, bodies encrypted."""

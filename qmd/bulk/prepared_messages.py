@@ -115,6 +115,13 @@ class PreparedMessages:
         """The number of packets in all."""
         return self._copies
 
+    @property
+    def acknowledgments(self) -> int:
+        """The number of acknowledgments of its messages that are made."""
+        columns = self._columns
+        refused = () if columns is None else columns.refused.values()
+        return self._arrivals.count + sum(each.end.acknowledgments for each in refused)
+
     def copies_of(self, some: slice) -> int:
         """Return the number of packets of some added messages."""
         return sum(

@@ -110,7 +110,9 @@ class LargeRemovals:
 
         receipts: dict[LocalQueue, PreparedEnd] = {}
         rejections: dict[tuple[LocalQueue, str], PreparedEnd] = {}
-        for queue in list(transaction.reader.taken):
+        for queue, mine in list(transaction.reader.taken.items()):
+            if not self._receiver.acknowledges_many(queue, mine):
+                continue
             received = transaction.received(queue)
             if (end := await prepare(queue, received, MessageClass.ACK_RECEIVE)) is not None:
                 receipts[queue] = end
@@ -118,7 +120,9 @@ class LargeRemovals:
             end = await prepare(what[0], rejected, MessageClass.NACK_RECEIVE_REJECTED)
             if end is not None:
                 rejections[what] = end
-        await self._services.ids.ensure(NUMBERS_EACH * transaction.taken_count)
+        ends = *receipts.values(), *rejections.values()
+        numbers = sum(each.acknowledgments for each in ends)
+        await self._services.ids.ensure(numbers + NUMBERS_EACH * transaction.taken_count)
         return PreparedEnds(receipts, rejections)
 
     async def remove(

@@ -6,7 +6,7 @@ take ──► the reader gets a copy ──► remove ──► (commit) ──
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -215,10 +215,10 @@ class MessageReceiver:
         self._dead_letters.end(queue, messages, ends, detail=detail, prepared=prepared)
         self._let_go(reader, queue, lookup_ids, token, done, total)
 
-    def acknowledges_many(self, queue: LocalQueue, lookup_ids: Iterable[int]) -> bool:
+    def acknowledges_many(self, queue: LocalQueue, lookup_ids: Collection[int]) -> bool:
         """Return whether the removal of taken messages needs so many acknowledgments that they are
         made in parts: `LargeRemovals`."""
-        if queue.holds_ended:
+        if len(lookup_ids) <= ACKNOWLEDGED_AT_ONCE or queue.holds_ended:
             return False
         taken, count = queue.taken, 0
         for lookup_id in lookup_ids:

@@ -93,9 +93,12 @@ class Transaction:
 
     def received(self, queue: LocalQueue) -> list[int]:
         """Return the lookup ids of the messages of a queue that the commit removes."""
+        mine = self.reader.taken.get(queue, set())
+        if not (self.moves or self.rejections):
+            return sorted(mine)
         return sorted(
             each
-            for each in self.reader.taken.get(queue, ())
+            for each in mine
             if (queue, each) not in self.moves and (queue, each) not in self.rejections
         )
 

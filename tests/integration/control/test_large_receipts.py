@@ -49,6 +49,7 @@ KINDS: list[dict[str, Any]] = [
     *[ASKING] * 18,
     ASKING | {"delivery": "express"},
     ASKING | {"acknowledge": PA},
+    ASKING | {"admin_queue": "acks,other"},
     {"admin_queue": ELSEWHERE, "acknowledge": PR | NR},
     {"admin_queue": ELSEWHERE, "acknowledge": PR | NR, "delivery": "express"},
     {"admin_queue": "gone", "acknowledge": PR | NR},
@@ -134,6 +135,13 @@ async def contents(host: Host, queue: str) -> list[tuple[bytes, int, int]]:
     return found
 
 
+def is_usual(acknowledgment: tuple[bytes, int, int]) -> bool:
+    """Return whether it goes the way of most of them, on which they keep their order."""
+    label, message_class, _ = acknowledgment
+    kind = KINDS[int(label.decode("utf-16-le").rstrip("\0")) % len(KINDS)]
+    return kind is ASKING and message_class in (RECEIPT, REJECTED)
+
+
 async def history(host: Host) -> Counter[tuple[str, str, str, str]]:
     """Return the number of messages by the kind, the queues and the reason of their events."""
     kinds: Counter[tuple[str, str, str, str]] = Counter()
@@ -162,8 +170,9 @@ def removed(folder: Path, way: str, at_once: int) -> dict[str, Any]:
             waiting = host.sending_to(ELSEWHERE)
             acks = await contents(host, "acks")
             return {
+                "other": await contents(host, "other"),
                 "acks": sorted(acks),
-                "in order": [each for each in acks if each[2] and each[1] in (RECEIPT, REJECTED)],
+                "in order": [each for each in acks if is_usual(each)],
                 "dead": await contents(host, DEAD_LETTERS),
                 "bytes": [host.queue(name).bytes for name in ("orders", "acks", "strict")],
                 "elsewhere": (waiting.messages, waiting.bytes, len(waiting.express)),
