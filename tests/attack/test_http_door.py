@@ -229,6 +229,36 @@ def test_a_request_that_can_be_read_in_two_ways_ends_its_connection(
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        b"content-length: 9\r\n\r\nten screw",
+        b"transfer-encoding: chunked\r\n\r\n9\r\nten screw\r\n0\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_a_request_that_permits_an_upgrade_keeps_its_body(
+    door: HttpDoor, body: bytes, pause_s: float
+) -> None:
+    """Clients that also speak HTTP/2 permit it with each request, and send the body at once."""
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    door.client().receive("orders", limit=100)
+    head, separator, rest = (
+        HEAD.replace(b"host: x", b"host: localhost") + offer + body + SMUGGLED
+    ).partition(b"\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as connection:
+        connection.sendall(head + separator)
+        time.sleep(pause_s)
+        connection.sendall(rest)
+        answer = b""
+        while data := connection.recv(65536):
+            answer += data
+
+    assert answer.count(b"HTTP/1.1 ") == 1, answer
+    assert answer.startswith(b"HTTP/1.1 201 "), answer
+    assert [each["body"] for each in door.client().receive("orders", limit=10)] == ["ten screw"]
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS

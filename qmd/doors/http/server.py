@@ -182,8 +182,8 @@ class HttpConnection(asyncio.Protocol):
                 self._begin_head()
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._ends = True  # the request is answered without an upgrade
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._ends:
                 self._fault(400, "http_malformed", f"the request is not HTTP/1.1: {error}")
@@ -223,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers[key] = text
 
     def on_headers_complete(self) -> None:
-        if self._ends:
+        if self._ends or self._parser.should_upgrade():
             return
         self._part = "body"
         self.deadline = self._loop.time() + self._limits.body_s
@@ -254,7 +254,7 @@ class HttpConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        if self._ends:
+        if self._ends or self._parser.should_upgrade():
             return
         self._part, self._head_bytes = "", 0
         self.deadline = _NEVER
@@ -281,6 +281,34 @@ class HttpConnection(asyncio.Protocol):
             self._ends = True
         elif len(self._waiting) > PIPELINED_MAX:
             self._fault(429, "http_busy")
+
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        """Answer a request without the upgrade that it permits, and end the connection then.
+
+        The parser takes what follows its head for another protocol, and skips its body.
+        """
+        if self._ends:
+            return
+        if (method := self._parser.get_method()) == b"CONNECT":
+            self._fault(400, "http_malformed", "the door is no proxy")
+            return
+        kept = {**self._headers, "connection": "close"}
+        kept.pop("upgrade", None)
+        lines = [f"{name}: {value}\r\n" for name, value in kept.items()]
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (
+            method, self._url, self._parser.get_http_version().encode(),
+            "".join(lines).encode("latin-1"),
+        )  # fmt: skip
+        self._parser = httptools.HttpRequestParser(self)
+        self._head_bytes = 0
+        try:
+            self._parser.feed_data(head)
+            if rest:
+                self._parser.feed_data(rest)
+        except httptools.HttpParserUpgrade:
+            self._ends = True  # another request behind this one
+        except httptools.HttpParserError as error:
+            self._fault(400, "http_malformed", f"the request is not HTTP/1.1: {error}")
 
     # -- the order of requests ---------------------------------------------------------------
 
