@@ -8,7 +8,8 @@ what qmd and the disk do themselves.
 Client, A, B, client, as in the end-to-end benchmark; the daemons note their commits
 (`tail_hooks.py`), and this program reads how long each thread has waited for a processor.  The time
 of a message has five phases: until A's commit begins, that commit, until B's commit begins, that
-commit, until the application has the message.  Each is divided among these causes:
+commit, until the application has the message; their medians are printed.  Each is divided among
+these causes:
 
     disk             COMMIT has waited: the fdatasync
     rows             the rest of the commit's processor time
@@ -44,6 +45,8 @@ CAUSES = (
     *("disk", "rows", "history", "interpreter", "processor"),
     *("checkpoint", "vacuum", "garbage collection", "work"),
 )
+
+PHASES = ("until A commits", "A's commit", "until B commits", "B's commit", "until given")
 
 Span = dict[str, Any]
 Causes = Counter[str]
@@ -152,6 +155,18 @@ def parts(commit: Span, others: list[Span]) -> Causes:
     return found
 
 
+def phases_of(sent: int, given: int, daemons: list[Daemon]) -> list[int] | None:
+    """Return the duration of each phase in ns; None: a commit of the message is not known."""
+    found, at = [], sent
+    for daemon in daemons:
+        commit = daemon.commit_after(at)
+        if commit is None or commit["heard"] > given:
+            return None
+        found += [commit["queued"] - at, commit["heard"] - commit["queued"]]
+        at = commit["heard"]
+    return [*found, given - at]
+
+
 def causes_of(
     sent: int, given: int, daemons: list[Daemon], waits: Waits, threads: list[int]
 ) -> Causes:
@@ -184,8 +199,8 @@ def _rest(causes: Causes, begin: int, end: int, covered: float, waits: Waits, th
 
 async def measure(
     seconds: float, rate: float, *, after: int = 0
-) -> tuple[list[tuple[int, Causes]], Causes]:
-    """Return the time of each message in ns with its causes, and the counts of spans."""
+) -> tuple[list[tuple[int, Causes]], list[list[int]], Causes]:
+    """Return the time of each message in ns with its causes, phases, and the counts of spans."""
     with tempfile.TemporaryDirectory(prefix="qmd-tail-") as name:
         folder = Path(name)
         daemons = [
@@ -230,9 +245,11 @@ async def measure(
         noted = [Daemon.read(folder / f"{each}.spans") for each in "ab"]
         messages = json.loads(times.read_text())[WARM_UP:]
     counts = Counter(span["name"] for daemon in noted for span in daemon.others)
-    return [
+    divided = [
         (given - sent, causes_of(sent, given, noted, waits, [0, 1])) for sent, given in messages
-    ], counts
+    ]
+    phases = [phases_of(sent, given, noted) for sent, given in messages]
+    return divided, [each for each in phases if each is not None], counts
 
 
 def table(messages: list[tuple[int, Causes]]) -> list[str]:
@@ -268,7 +285,7 @@ def main() -> None:
     if given.real_time:  # and all children
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     load, sync = os.getloadavg()[0], fdatasync_ms()
-    messages, counts = pair.run(measure(given.seconds, given.rate, after=given.after))
+    messages, phases, counts = pair.run(measure(given.seconds, given.rate, after=given.after))
     took_ms = sorted(took / 1e6 for took, _ in messages)
     print(
         f"{len(took_ms)} messages: p50 {took_ms[len(took_ms) // 2]:.1f} ms,"
@@ -276,6 +293,9 @@ def main() -> None:
         f" load average {load:.1f}, an fdatasync {sync[0]} ms (p99 {sync[1]})"
     )
     print("in both daemons: " + (", ".join(f"{n} of {name}" for name, n in counts.items()) or "-"))
+    medians = [statistics.median(column) / 1e6 for column in zip(*phases, strict=True)]
+    shown = [f"{name} {ms:.2f}" for name, ms in zip(PHASES, medians, strict=False)]
+    print(f"medians of the phases, ms: {', '.join(shown)}")
     print("\n".join(table(messages)))
 
 
