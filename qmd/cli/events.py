@@ -140,9 +140,8 @@ class _Printer:
     "--format",
     "form",
     type=click.Choice(["ndjson", "parquet"]),
-    default="ndjson",
-    show_default=True,
-    help="parquet needs the extra `spark`: pip install '.[spark]'.",
+    help="parquet needs the extra `spark`: pip install '.[spark]'.  [default: parquet for a FILE "
+    "that ends in .parquet, else ndjson]",
 )
 @json_option
 @pass_configuration
@@ -153,7 +152,7 @@ def export(
     to: str | None,
     queue: str,
     kinds: tuple[str, ...],
-    form: str,
+    form: str | None,
     as_json: bool,
 ) -> None:
     """Write events to FILE, one per line or row.
@@ -168,6 +167,7 @@ def export(
     from qmd.cli.parameters import system_queue
 
     to_stdout = str(file) == "-"
+    form = form or ("parquet" if file.suffix.lower() == ".parquet" else "ndjson")
     if to_stdout and form == "parquet":
         raise click.UsageError("parquet is written to a file, not to standard output")
     since, cursor = _beginning(from_)
