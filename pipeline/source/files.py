@@ -1,8 +1,8 @@
 """Reads of exported files: event logs of `qmd events export`, queues of `qmd export`.
 
-Events are Parquet or NDJSON, messages NDJSON.  The kind is detected from the beginning of a file,
-so a folder may be named without a kind.  Names that begin with `.` or `_` are skipped: such files
-are incomplete, or belong to another tool.
+Events are Parquet or NDJSON, messages NDJSON, also compressed (.gz, .bz2, .xz).  The kind is
+detected from the beginning of a file, so a folder may be named without a kind.  Names that begin
+with `.` or `_` are skipped: such files are incomplete, or belong to another tool.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from qmd.client.archive import BrokenLine, read_line
 
 LINES_A_BATCH = 5_000
 ROWS_A_BATCH = 65_536
+_OF_EACH_EVENT = {"block", "index", "kind"}  # columns
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,14 @@ class FileReader(DataSourceReader):
                         f"qmd: {path} is Parquet, and messages are read from lines of JSON (qmd"
                         " export); read a table of your own with spark.read.parquet"
                     )
-                groups = _parquet(path).num_row_groups
+                file = _parquet(path)
+                if _OF_EACH_EVENT - set(file.schema_arrow.names):
+                    raise SourceError(
+                        f"qmd: {path} is Parquet without the columns of events; in a lake of qmd"
+                        " ship the events are in the folder events, and journals and inventories"
+                        " are read with spark.read.parquet"
+                    )
+                groups = file.num_row_groups
                 found += [File(path, (group,)) for group in range(groups)]
             else:
                 found.append(File(path))
@@ -176,7 +184,7 @@ def files_of(path: str) -> list[str]:
 def _open(path: str) -> IO[bytes]:
     import fsspec
 
-    opened: IO[bytes] = fsspec.open(path, "rb").open()
+    opened: IO[bytes] = fsspec.open(path, "rb", compression="infer").open()
     return opened
 
 

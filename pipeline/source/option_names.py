@@ -65,6 +65,12 @@ _USES: dict[str, tuple[str, ...]] = {
 }
 _SPELLED = {name.lower(): name for name in _USES}
 
+#: Options that files do not have.
+OF_QUEUE_MANAGERS = (
+    *("endpoint", "queue", "sources", "partitions", "maxRowsPerPartition", "reconnectSeconds"),
+    *("tokenFile", "tokenEnv", "caFile", "certificateFile", "keyFile"),
+)
+
 #: Option of Spark's Kafka source or sink -> its counterpart, or the reason why there is none.
 KAFKA = {
     "kafka.bootstrap.servers": "endpoint",

@@ -16,6 +16,7 @@ from pipeline.source import bounds, schema
 from pipeline.source.bounds import Bound
 from pipeline.source.errors import option_error
 from pipeline.source.option_names import (
+    OF_QUEUE_MANAGERS,
     READ,
     SCHEMA,
     STREAM,
@@ -357,7 +358,9 @@ class Options(StreamOptions):
     def _check_read(self) -> None:
         kind = self.kind
         _ = self.partitions, self.rows_a_partition, self.pushdown, self.bodies, self.service_bus
-        if not self.path:
+        if self.path:
+            self._check_path()
+        else:
             self.sources()
         _ = self.body_format
         if kind:
@@ -365,6 +368,14 @@ class Options(StreamOptions):
         if kind:  # of files, it is known when the first one was read
             parse_where(self.given.get("where", ""), kind)
         self._check_order()
+
+    def _check_path(self) -> None:
+        """Refuse options about queue managers for files, which would have no effect."""
+        for name in OF_QUEUE_MANAGERS:
+            if name.lower() in self.given:
+                why = "is for queue managers, and files are read"
+                where = "; choose rows with the option where" if name == "queue" else ""
+                raise option_error(name, f"{why}{where}")
 
     def _check_stream(self) -> None:
         _ = self.reader_id, self.shared, self.gap_fails, self.trigger_delay_s, self.discover_s

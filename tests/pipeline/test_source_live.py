@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
+import pyarrow as pa
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -347,7 +350,7 @@ def test_events_of_a_queue_manager_and_of_its_files_are_the_same_table(spark, pl
     for form in ("parquet", "ndjson"):
         file = tmp_path / form / f"events.{form}"
         file.parent.mkdir()
-        place.daemon.cli("events", "export", str(file), "--format", form)
+        place.daemon.cli("events", "export", str(file))
 
     def reported(table: Any) -> list[Any]:
         return table.filter(F.col("queue").contains("told")).orderBy("block", "index").collect()
@@ -395,6 +398,21 @@ def test_an_exported_queue_is_the_same_table(place, tmp_path):
     from_file = rows_of({"path": str(tmp_path), "columns": columns})
 
     assert from_file == rows(place, queue=queue, columns=columns)
+    packed = tmp_path / "packed" / "orders.ndjson.gz"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress((tmp_path / "orders.ndjson").read_bytes()))
+    assert rows_of({"path": str(packed), "columns": columns}) == from_file
+    for name in ("queue", "endpoint", "partitions"):
+        with pytest.raises(SourceError, match=f'option "{name}" is for queue managers'):
+            rows_of({"path": str(packed), name: "1"})
+
+
+def test_parquet_without_events_is_refused(tmp_path):
+    """The folder of `qmd ship` has journals and inventories, too."""
+    parquet.write_table(pa.table({"host": ["a"], "label": ["x"]}), tmp_path / "a.parquet")
+
+    with pytest.raises(SourceError, match="is Parquet without the columns of events"):
+        rows_of({"path": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
