@@ -70,7 +70,8 @@ class Changes:
         self.client = self._connect()
         for name in ("plain", *THREE, "acks", "bound", "journaled", "from_there"):
             self.client.done("create_queue", f"private$\\{name}")
-        self.client.done("create_queue", "private$\\strict", True)
+        for name in ("strict", "strict_from_there"):
+            self.client.done("create_queue", f"private$\\{name}", True)
         self.client.done("set_queue", "private$\\journaled", None, 4 << 30, True)
         for name in ("plain", "strict"):
             self.client.done("set_queue", f"private$\\{name}", *[None] * 6, RETRY)
@@ -145,7 +146,16 @@ class Changes:
             ("received, acknowledged", lambda: self._removed(**acknowledged)),
             ("received, with a journal", lambda: self._removed("journaled")),
             ("received, journaled at their source", lambda: self._removed(journal=True)),
-            ("received, from another host", lambda: self._removed_from_there()),
+            (
+                "received, from another host",
+                lambda: self._removed_from_there("from_there", **acknowledged),
+            ),
+            (
+                "received, confirmed to another host",
+                lambda: self._removed_from_there(
+                    "strict_from_there", delivery="transactional", journal=True
+                ),
+            ),
             ("received in a transaction, acknowledged", self._committed),
             ("purged, acknowledged", lambda: self._purged(**acknowledged)),
             ("of a queue that is deleted", lambda: self._deleted(**acknowledged)),
@@ -230,16 +240,11 @@ class Changes:
         queue, taken = self._taken(name, **properties)
         return lambda: self.client.done("remove", queue, taken)
 
-    def _removed_from_there(self) -> Act:
+    def _removed_from_there(self, name: str, **properties: Any) -> Act:
         socket, here = self._back
-        queue, before = "private$\\from_there", self.client
+        queue, before = f"private$\\{name}", self.client
         self.client = self._connect(socket)
-        self.send(
-            here + queue,
-            part=PART,
-            admin_queue="private$\\acks",
-            acknowledge=NACK_ALL,
-        )
+        self.send(here + queue, part=PART, **properties)
         self.client.close()
         self.client = before
         taken = self._take_all(queue)

