@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress, repeat
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +23,7 @@ from qmd.message.prepared import placed
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.sent_events import sent_to
 from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_rows import LocalRows
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put_express
 from qmd.transfer import confirmation_requests
@@ -30,6 +31,7 @@ from storage.tables.keys import ARRIVAL_BITS, LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
+    from qmd.message.shared_packet import Part
     from qmd.operations.delayed import DelayedMessages
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.dead_letter import DeadLetters
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.release import OutgoingRelease
     from storage.engine.batch import Batch
-    from storage.tables.messages import NewCopy, NewMessage
+    from storage.tables.messages import NewCopy
     from storage.tables.outgoing import NewInColumn
 
 
@@ -241,10 +243,12 @@ class _Writing:
     def put_here(self, column: Column, queue: LocalQueue, keys: list[int]) -> None:
         """Put stored messages into a queue of this computer."""
         count, size = len(keys), sum(column.sizes)
-        rows = _Rows(column, queue.id, keys, self._wall_ms, self._each(self._live_by_s, column))
+        expiries = self._each(self._live_by_s, column)
+        rows = LocalRows(queue.id, keys, column.heads, self._wall_ms, expiries)
         queue.count_in(count, size)
         if column.has_parts:
-            self._batch.insert_message_copies(_CopyRows(rows), sum(map(len, column.heads)))
+            copies = _CopyRows(rows, column.parts)
+            self._batch.insert_message_copies(copies, sum(map(len, column.heads)))
         else:
             self._batch.insert_messages(rows, size)
         self._here.setdefault(queue, []).extend(keys)
@@ -322,51 +326,20 @@ class _Writing:
         return [by_term[term] for term in column.terms]
 
 
-class _Rows:
-    """Rows of a local queue, which the writer's thread makes: one takes 0.5 µs with its share of
-    the garbage collection."""
-
-    def __init__(
-        self,
-        column: Column,
-        queue_id: int,
-        keys: list[int],
-        wall_ms: int,
-        expiries: Sequence[int | None],
-    ) -> None:
-        self.column = column
-        self._base, self._keys = queue_id << LOOKUP_BITS, keys
-        self._wall_ms = wall_ms
-        self._expiries = expiries
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[NewMessage]:
-        count, base = len(self), self._base
-        return zip(
-            [base | key for key in self._keys],
-            repeat(self._wall_ms, count),
-            self._expiries,
-            repeat(None, count),
-            self.column.heads,
-            strict=True,
-        )
-
-
 class _CopyRows:
-    """The same rows with the parts that complete their packets."""
+    """Rows of a local queue with the parts that complete their packets."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: LocalRows, parts: Sequence[Part]) -> None:
         self._rows = rows
+        self._parts = parts
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[NewCopy]:
-        parts = self._rows.column.parts
         return (
-            (*row, (part.id, len(part.packet))) for row, part in zip(self._rows, parts, strict=True)
+            (*row, (part.id, len(part.packet)))
+            for row, part in zip(self._rows, self._parts, strict=True)
         )
 
 

@@ -12,9 +12,9 @@ are handled one by one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from protocol.identifiers import NULL_GUID
@@ -25,9 +25,9 @@ from qmd.core.acknowledgment import brings_body
 from qmd.core.packet_fields import is_express, reach_time_s, receive_time_s
 from qmd.message.limits import PRIORITY_MAX
 from qmd.outcomes.planned_acknowledgments import Planned
+from qmd.queues.local_rows import LocalRows
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put_all, put_outgoing
-from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from protocol import UserMessage
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
-    from storage.tables.messages import NewMessage
 
 #: As many messages as a queue reads from the disk at once.  Larger columns are left on the disk.
 IN_MEMORY_MAX = 512
@@ -221,7 +220,8 @@ class AcknowledgmentColumns:
         size = sum(map(len, packets))
         if not express and len(packets) > IN_MEMORY_MAX:
             queue.count_in(len(packets), size)
-            batch.insert_messages(_Rows(queue, keys, packets, wall_ms, expires_at_s), size)
+            expiries = [expires_at_s] * len(keys)
+            batch.insert_messages(LocalRows(queue.id, keys, packets, wall_ms, expiries), size)
             batch.when_durable(partial(queue.deliver_from_disk, keys))
             return
         messages = [
@@ -264,35 +264,3 @@ def _addressed(packet: bytes, aim: Aim, route: Route | str) -> bytes:
         guid = route.address.queue_manager
         return packet if guid == NULL_GUID else with_queue_manager(packet, guid)
     return packet
-
-
-class _Rows:
-    """Rows of a local queue, which the writer's thread makes."""
-
-    def __init__(
-        self,
-        queue: LocalQueue,
-        keys: Sequence[int],
-        packets: Sequence[bytes],
-        wall_ms: int,
-        expires_at_s: int | None,
-    ) -> None:
-        self._base = queue.id << LOOKUP_BITS
-        self._keys = keys
-        self._packets = packets
-        self._wall_ms = wall_ms
-        self._expires_at_s = expires_at_s
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[NewMessage]:
-        count, base = len(self), self._base
-        return zip(
-            [base | key for key in self._keys],
-            repeat(self._wall_ms, count),
-            repeat(self._expires_at_s, count),
-            repeat(None, count),
-            self._packets,
-            strict=True,
-        )
