@@ -18,6 +18,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -27,11 +28,12 @@ from pyspark.sql.datasource import (
 )
 
 from pipeline.source import schema
-from pipeline.source.connection import Connection
+from pipeline.source.connection import Connection, say
 from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.options import SERVICE_BUS, Options
 from protocol.errors import InvalidName
 from qmd.client import ClientError, new_message
+from qmd.client.pipeline import Published
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import NewMessage
 
@@ -162,11 +164,13 @@ class _Writer:
                 piece = batch.slice(start, ROWS_AT_ONCE)
                 yield messages_of(piece, self.columns, self.destination, self.delivery)
 
-    def publish(self, query: str, epoch: int, tasks: Iterable[Staged]) -> None:
+    def publish(self, query: str, epoch: int, tasks: Iterable[Staged]) -> Published | None:
+        """Send the rows of these tasks; return the answer, or None if there are no rows."""
         attempts = [Attempt(one.partition, one.attempt, one.rows) for one in tasks if one.rows]
-        if attempts:
-            with Connection(self.endpoint, patient=True) as at:
-                at.run(at.qm.pipeline.publish(query, epoch, attempts))
+        if not attempts:
+            return None
+        with Connection(self.endpoint, patient=True) as at:
+            return at.run(at.qm.pipeline.publish(query, epoch, attempts))
 
     def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
         """Remove the rows that these tasks of a failed batch have staged."""
@@ -235,7 +239,24 @@ class BatchWriter(DataSourceArrowWriter):
         tasks = [one for one in messages if isinstance(one, Staged)]
         if len(tasks) != len(messages):
             raise SourceError("qmd: Spark commits a job without having all of its tasks")
-        self._writer.publish(self._query, 0, tasks)
+        found = self._writer.publish(self._query, 0, tasks)
+        if self._is_named and found is not None and not found.published:
+            self._check_repeated(found, sum(one.rows for one in tasks))
+
+    def _check_repeated(self, found: Published, rows: int) -> None:
+        """Say that a job was written before; refuse one that has other rows now."""
+        at = datetime.fromtimestamp(found.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        job = self._query.partition("/")[2]
+        text = (
+            f"qmd at {self._writer.endpoint}: the job {job} was written at {at} with"
+            f" {found.messages} messages"
+        )
+        if found.messages != rows:
+            raise SourceError(
+                f"{text}; this run has {rows} rows, and none of them was sent.  Give each run a"
+                " jobId of its own: only a repetition of the same rows has the same one"
+            )
+        say(f"{text}; this run with its jobId sent nothing")
 
     @plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

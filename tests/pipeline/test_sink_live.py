@@ -81,6 +81,10 @@ def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows
 
     bodies = [int(message.body) for message in place.qm.peek_each(queue)]
     assert bodies == list(range(1000))
+    with pytest.raises(PySparkException, match="this run has 3 rows, and none of them was sent"):
+        table.limit(3).write.format("qmd").mode("append").options(
+            endpoint=place.socket, destination=queue, jobId="nightly"
+        ).save()
 
 
 def test_a_row_with_an_impossible_value_is_reported_in_one_line():
