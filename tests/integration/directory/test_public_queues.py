@@ -13,9 +13,11 @@ from qmd.client import Acknowledge, DirectoryFailed, NoSuchQueue, connect
 from qmd.control_protocol import messages as frames
 from qmd.directory.file.format import parse
 from qmd.errors import Refusal
+from qmd.operations.large_removals import Remover
+from qmd.queues.local_queue import Reader
 from storage.tables import unaddressed
 from tests.integration.directory.shared_directory import create_public, directory_of, start
-from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.managers import PATIENCE_S, Host, Hosts, hosted, until
 
 
 @hosted
@@ -248,6 +250,45 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
     correlated = [parse_user_message(each.packet).properties.correlation_id for each in sent]
     assert correlated == sorted(correlated), "they are in another order than what they speak of"
     await until(lambda: not b.deferred_acknowledgments.count)
+    assert await b.storage.read(unaddressed.list_all) == []
+    await _all_acknowledged(a, b)
+
+
+@hosted
+async def test_acknowledgments_of_receipt_that_are_made_in_parts_wait_for_the_directory(
+    hosts: Hosts,
+) -> None:
+    a = await start(hosts, "a")
+    b = await start(hosts, "b", directory={"file": hosts._folder / "b.toml", "pause_s": 0.01})
+    await b.create("orders")
+    acks, queue = await create_public(a, "acks"), b.queue("orders")
+    remover = Remover("ann", lambda seconds: None, lambda: True)
+
+    async def receive() -> None:
+        await a.send(
+            f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders",
+            *[b"1", b"2", b"3"],
+            admin_queue=acks["public_name"],
+            acknowledge=int(Acknowledge.POSITIVE_RECEIVE),
+        )
+        reader, taken = Reader(), list[int]()
+        while len(taken) < 3:
+            found = await b.take(reader, "orders", 3, PATIENCE_S)
+            taken += [each.lookup_id for each in found]
+        removed = b.large_removals.remove(reader, queue, taken, b"", lambda: None, remover)
+        assert await removed == 3
+
+    await receive()
+    assert b.deferred_acknowledgments.count == 3
+    assert len(await b.storage.read(unaddressed.list_all)) == 3
+    (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
+    await until(lambda: a.queue(".\\acks").messages == 3, "the acknowledgments")
+    await receive()
+    await until(lambda: a.queue(".\\acks").messages == 6, "those that need not wait")
+
+    sent = [parse_user_message(each.packet) for each in await a.peek(".\\acks")]
+    correlated = [each.properties.correlation_id for each in sent]
+    assert correlated == sorted(set(correlated))
     assert await b.storage.read(unaddressed.list_all) == []
     await _all_acknowledged(a, b)
 
