@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import uvloop
 
+from protocol.errors import InvalidName
 from protocol.identifiers import guid_text
 from qmd import __version__
 from qmd.config.settings import Settings
 from qmd.directory.interface import DirectoryError
 from qmd.directory.machine_object import id_to_begin_with, missing_package
+from qmd.errors import Refusal
 from qmd.manager import QueueManager
 from qmd.runtime.environment import Environment
 from qmd.runtime.lifecycle import Bug
@@ -261,10 +263,13 @@ def _unhandled(
 ) -> None:
     """Handle an exception that no code caught.
 
-    Errors of sockets have external causes.  Every other exception is a bug of qmd, after which
+    Errors of sockets have external causes.  The refusal of a task or a future that nothing awaits
+    is that of a client that has left meanwhile.  Every other exception is a bug of qmd, after which
     memory and disk may differ: only a restart makes them agree.
     """
     error = context.get("exception")
+    if "future" in context and isinstance(error, Refusal | InvalidName):
+        return
     if error is None or isinstance(error, OSError):
         manager.services.log_limited(
             "socket_fault", "socket", reason=str(error or context["message"])

@@ -141,6 +141,8 @@ class AccessAdministration:
         """Return whether a principal has a right, and what decides.  Raises Refusal, MustAsk."""
         found = self._find(text)
         asked = _rights(right, found)
+        if not asked:
+            raise Refusal("bad_right", "no right is named", "Name one, such as send or receive.")
         caller = await self._caller(principal_text, rights)
         verdicts = [(each, decide(caller, each, found.subject)) for each in sorted(asked)]
         denied = [each for each in verdicts if not each[1].allowed]

@@ -377,6 +377,20 @@ REMOVALS = (
         "tests/attack/test_secrets.py::test_no_core_of_the_daemon_can_be_made",
     ),
     Removal(
+        "a question about no right, by any user",
+        "qmd/access/administration.py",
+        "        if not asked:\n",
+        "        if False:\n",
+        "tests/attack/test_fatal_requests.py::test_a_question_about_no_right_is_refused",
+    ),
+    Removal(
+        "a question about no right, by any user",
+        "qmd/daemon.py",
+        '    if "future" in context and isinstance(error, Refusal | InvalidName):',
+        "    if False:",
+        "tests/attack/test_fatal_requests.py::test_a_client_may_leave_while_its_request_is_refused",
+    ),
+    Removal(
         "odd values in a request",
         "qmd/control/validate.py",
         "    if not 0 <= lookup_id <= LOOKUP_MASK:",
