@@ -91,6 +91,14 @@ KAFKA = {
     "kafkaConsumer.pollTimeoutMs": "reconnectSeconds",
     "includeHeaders": 'the column "extension", which is always there',
 }
+#: Column of rows for Spark's Kafka sink -> the column here.
+KAFKA_COLUMNS = {
+    "value": "body",
+    "key": "label",
+    "topic": "destination",
+    "headers": "extension",
+    "partition": "none: queues have no partitions",
+}
 _SPELLED_IN_KAFKA = {name.lower(): name for name in KAFKA}
 
 

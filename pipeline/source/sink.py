@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
 from pipeline.source import schema
 from pipeline.source.connection import Connection, say
 from pipeline.source.errors import SourceError, option_error, plainly
+from pipeline.source.option_names import KAFKA_COLUMNS
 from pipeline.source.options import SERVICE_BUS, Options
 from protocol.errors import InvalidName
 from qmd.client import ClientError, new_message
@@ -291,6 +292,11 @@ def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -
                     f'qmd: column "{name}" is {kind}, and has to be {" or ".join(_TYPES[name])}'
                 )
             columns.append(name)
+        elif name in KAFKA_COLUMNS:
+            raise SourceError(
+                f'qmd: column "{name}" is of Kafka\'s sink; its counterpart here is'
+                f" {KAFKA_COLUMNS[name]}"
+            )
         elif name not in _NOT_WRITTEN:
             raise SourceError(
                 f'qmd: column "{name}" is not a property of a message; drop it, or rename it to one'

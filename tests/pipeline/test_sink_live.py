@@ -123,6 +123,7 @@ def test_a_failed_job_discards_the_rows_of_unfinished_tasks(place, job_id, left)
     [
         ("body string, colour string", "append", '"colour" is not a property of a message'),
         ("body int", "append", '"body" is int, and has to be binary or string'),
+        ("value string", "append", "of Kafka's sink; its counterpart here is body"),
         ("body string", "overwrite", "a queue cannot be overwritten"),
     ],
 )
