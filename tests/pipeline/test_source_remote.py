@@ -20,7 +20,7 @@ from pipeline.source.options import Endpoint, Options
 from pipeline.source.stream import StreamReader
 from qmd.client import blocking, new_message
 from tests.pipeline.test_finish import written
-from tests.process.remote_daemon import Remote
+from tests.process.remote_daemon import Remote, make_short_client
 
 pytestmark = [
     pytest.mark.process,
@@ -28,6 +28,9 @@ pytestmark = [
         shutil.which("openssl") is None, reason="openssl is needed to make certificates"
     ),
 ]
+
+
+PAIR = (("certificate", "crt"), ("key", "key"))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,28 @@ def test_a_remote_queue_is_read_with_a_token_from_a_file_or_a_variable(remote, m
         partitions = reader.partitions()
         assert bodies(reader, partitions) == list(range(20))
         assert token.read_text().strip().encode() not in pickle.dumps((reader, partitions))
+
+
+def test_a_client_certificate_is_shown_where_one_is_demanded(tmp_path):
+    remote = Remote(tmp_path)
+    remote.daemon.terminate()
+    remote.daemon.configure({"remote": {"client_ca": "ca.crt"}})
+    make_short_client(tmp_path / "qmd", "client", 3600)
+    remote.daemon.start()
+    try:
+        with blocking.connect(tmp_path / "qmd" / "qmd.sock") as qm:
+            qm.create_queue("orders")
+            qm.send("orders", "7")
+        options = given(remote, tokenFile=str(remote.token("read")), reconnectSeconds="0")
+        pair = {f"{name}File": str(tmp_path / "qmd" / f"client.{end}") for name, end in PAIR}
+
+        reader = LiveReader(Options({**options, **pair}, "read"))
+
+        assert bodies(reader, reader.partitions()) == [7]
+        with pytest.raises(SourceError, match=rf"qmd at tls://localhost:{remote.port}: "):
+            LiveReader(Options(options, "read")).partitions()
+    finally:
+        remote.daemon.terminate()
 
 
 def test_an_insufficient_token_is_reported_with_its_place(remote):
