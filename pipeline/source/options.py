@@ -366,7 +366,14 @@ class Options(StreamOptions):
         if kind:
             self.columns(kind)
         if kind:  # of files, it is known when the first one was read
-            parse_where(self.given.get("where", ""), kind)
+            where = parse_where(self.given.get("where", ""), kind)
+            gone = where.columns & (schema.BODIES | schema.BEHIND_THE_BODY)
+            if kind == "messages" and not self.bodies and gone:
+                raise option_error(
+                    "where",
+                    f"has {sorted(gone)[0]!r}, which cannot be read without bodies; leave"
+                    " body=false out",
+                )
         self._check_order()
 
     def _check_path(self) -> None:

@@ -51,6 +51,7 @@ def test_an_option_of_another_use_is_refused():
         ({"columns": "id,lable"}, "has 'lable', which messages do not have; did you mean label?"),
         ({"columns": "id,id"}, "names a column twice"),
         ({"columns": "id,body", "body": "false"}, "'body', which cannot be read without bodies"),
+        ({"where": "body = 'x'", "body": "false"}, "'body', which cannot be read without bodies"),
         ({"endpoint": "http://hosta"}, "it is a path, or tls://host:port"),
         ({"endpoint": ""}, '"endpoint" is missing'),
         ({"queue": "orders*;journal"}, "has the pattern 'orders*;journal', and patterns stand"),
