@@ -28,7 +28,8 @@ GUESSES = 12  # after which an attempt has to wait for minutes
 @pytest.fixture
 def console(tmp_path: Path) -> Iterator[Console]:
     daemon = Daemon(tmp_path / "qmd")
-    console = Console(daemon, actions="always")
+    (tmp_path / "reports").mkdir()
+    console = Console(daemon, actions="always", reports=str(tmp_path / "reports"))
     try:
         daemon.start()
         daemon.create("orders")
@@ -167,3 +168,22 @@ def test_a_cookie_of_a_local_user_is_of_no_use_to_another_one(console: Console) 
             answer = thief.recv(65536).decode()
         assert "/login" in answer.partition("\r\n\r\n")[0], answer
     assert client.get("/hosts/local/settings").status == 200
+
+
+def test_a_link_among_the_reports_leads_to_no_other_file(console: Console, tmp_path: Path) -> None:
+    """The user of the jobs writes there, and cannot read what the console can."""
+    reports, secret = tmp_path / "reports", tmp_path / "secret"
+    secret.mkdir()
+    for folder in (secret, reports / "run-1"):
+        folder.mkdir(exist_ok=True)
+        (folder / "report.html").write_text(f"of {folder.name}")
+    (reports / "latest").symlink_to("run-1")
+    (reports / "folder").symlink_to(secret)
+    (reports / "file.html").symlink_to(secret / "report.html")
+    client = console.client("vera")
+
+    assert client.get("/reports/latest").text == "of run-1"
+    for name in ("folder", "file.html"):
+        found = client.get(f"/reports/{name}")
+        assert found.status == 404
+        assert "of secret" not in found.text

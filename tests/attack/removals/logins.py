@@ -69,4 +69,11 @@ REMOVALS = (
         "        if False:",
         f"{_LOGINS}test_a_cookie_of_a_local_user_is_of_no_use_to_another_one",
     ),
+    Removal(
+        "a link among the reports of jobs",
+        "qmd/console/pages/work.py",
+        " and place.is_relative_to(folder.resolve())",
+        "",
+        f"{_LOGINS}test_a_link_among_the_reports_leads_to_no_other_file",
+    ),
 )
