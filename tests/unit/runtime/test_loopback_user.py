@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 
+import pytest
+
 from qmd.runtime.loopback_user import user_at_other_end
 from tests.users import connect_to_port_as, needs_root
 
@@ -17,6 +19,21 @@ def test_a_connection_of_this_process_belongs_to_its_user() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()),
+        server.accept()[0] as accepted,
+    ):
+        assert user_at_other_end(accepted) == os.geteuid()
+
+
+@pytest.mark.parametrize(("listens", "dialled"), [("::1", "::1"), ("::", "127.0.0.1")])
+def test_a_connection_of_ipv6_and_one_to_a_socket_for_both_have_a_user(
+    listens: str, dialled: str
+) -> None:
+    is_both = listens == "::"
+    with (
+        socket.create_server(
+            (listens, 0), family=socket.AF_INET6, dualstack_ipv6=is_both
+        ) as server,
+        socket.create_connection((dialled, server.getsockname()[1])),
         server.accept()[0] as accepted,
     ):
         assert user_at_other_end(accepted) == os.geteuid()
