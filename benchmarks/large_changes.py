@@ -58,14 +58,21 @@ class Changes:
     """Changes of many messages, by a client on a thread of its own."""
 
     def __init__(
-        self, socket: Path, there: str, back: tuple[Path, str], messages: int, turn: LongestTurn
+        self,
+        socket: Path,
+        there: str,
+        back: tuple[Path, str],
+        reap: Act,
+        messages: int,
+        turn: LongestTurn,
     ) -> None:
         """`there` is a queue of another queue manager; `back` is its socket, and the way to here.
 
-        `back` ends with the path of a queue of here that is to be added.
+        `back` ends with the path of a queue of here that is to be added.  `reap` ends the expired
+        messages: the housekeeping that does so in a daemon is not running here.
         """
         self.messages, self.there = messages, there
-        self._back = back
+        self._back, self._reap = back, reap
         self._socket, self._turn = socket, turn
         self.client = self._connect()
         for name in ("plain", *THREE, "acks", "bound", "journaled", "from_there"):
@@ -307,7 +314,7 @@ class Changes:
 
         def expire() -> None:
             while self.client.done("show_queue", queue)["messages"]:
-                time.sleep(0.05)
+                self._reap()
 
         time.sleep(max(began + live_s - time.monotonic(), 0))
         return expire
@@ -319,7 +326,7 @@ class Changes:
 
         def expire() -> None:
             while self.client.done("show_outgoing", SILENT + "2")["messages"]:
-                time.sleep(0.05)
+                self._reap()
 
         time.sleep(max(began + live_s - time.monotonic(), 0))
         return expire
@@ -343,10 +350,16 @@ async def measure(folder: Path, messages: int, only: str) -> None:
         there = f"DIRECT=TCP:127.0.0.1:{other.port}\\private$\\there"
         back = other.socket, f"DIRECT=TCP:127.0.0.1:{host.port}\\"
 
-        def work() -> None:
-            Changes(host.socket, there, back, messages, turn).run(only)
+        loop = asyncio.get_running_loop()
 
-        working = asyncio.get_running_loop().run_in_executor(None, work)
+        def reap() -> None:
+            asyncio.run_coroutine_threadsafe(hosts.reap(host), loop).result()
+            time.sleep(0.05)  # until the deadline has passed
+
+        def work() -> None:
+            Changes(host.socket, there, back, reap, messages, turn).run(only)
+
+        working = loop.run_in_executor(None, work)
         await turn.watch(working)
         await working
         sys.stdout.flush()
