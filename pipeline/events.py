@@ -26,7 +26,7 @@ _TEXT = tuple(
     for packed in ("", ".gz", ".bz2", ".xz")
 )
 SPLIT_BYTES = 64 * 1024 * 1024  # several tasks share a larger file
-UNIT_ROWS = 500_000  # rows that are processed together
+UNIT_ROWS = 100_000  # rows that are processed together: some 30 MB, and as much again for results
 VERSION = 1  # of the schema: a newer version may give the same names another meaning
 
 #: The values of columns that an older or a smaller log lacks.
@@ -225,24 +225,54 @@ def _read_parquet(
         held: list[Any] = []
         rows = 0
         for group in range(first, end):
-            if choose is None:
-                table = _group(file, group, wanted)
-            else:
-                table = _group(file, group, list(probe))
-                chosen = choose(table)
-                if not chosen.any():
-                    continue
-                others = _group(file, group, rest)
-                for name in rest:
-                    table = table.append_column(name, others.column(name))
-                table = table.filter(pa.array(chosen))
-            if held and rows + len(table) > UNIT_ROWS:
-                yield _completed(pa.concat_tables(held), columns)
-                held, rows = [], 0
-            held.append(table)
-            rows += len(table)
+            for table in (
+                _parts(file, group, wanted) if choose is None
+                else _chosen(file, group, probe, rest, choose)
+            ):  # fmt: skip
+                if held and rows + len(table) > UNIT_ROWS:
+                    yield _completed(pa.concat_tables(held), columns)
+                    held, rows = [], 0
+                held.append(table)
+                rows += len(table)
         if held:
             yield _completed(pa.concat_tables(held), columns)
+
+
+def _parts(file: Any, group: int, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield a row group in parts: it may have a million rows, and all of it takes much memory."""
+    import pyarrow as pa
+
+    for batch in file.iter_batches(
+        UNIT_ROWS, row_groups=[group], columns=columns, use_threads=False
+    ):
+        yield within_limits(pa.Table.from_batches([batch]))
+
+
+def _chosen(
+    file: Any, group: int, probe: Sequence[str], rest: Sequence[str], choose: Choice
+) -> Iterator[Any]:
+    """Yield the rows of a row group that `choose` selects by the columns `probe`."""
+    import numpy as np
+    import pyarrow as pa
+
+    masks, found = [], []
+    for part in _parts(file, group, probe):
+        masks.append(choose(part))
+        found.append(part.filter(pa.array(masks[-1])))
+    chosen = np.concatenate(masks) if masks else np.zeros(0, bool)
+    if not chosen.any():
+        return
+    # Parts of other columns may have other lengths.
+    others, at = [], 0
+    for part in _parts(file, group, rest) if rest else ():
+        others.append(part.filter(pa.array(chosen[at : at + len(part)])))
+        at += len(part)
+    table: Any = pa.concat_tables(found)
+    more: Any = pa.concat_tables(others) if others else None
+    for name in rest:
+        table = table.append_column(name, more.column(name))
+    for at in range(0, len(table), UNIT_ROWS):
+        yield table.slice(at, UNIT_ROWS)
 
 
 def _group(file: Any, number: int, columns: Sequence[str] | None = None) -> Any:
