@@ -89,6 +89,9 @@ def _without_repetitions(
     gone = rows.kind.isin(["express_again", "accepted_again"]).to_numpy()
     ids = pd.MultiIndex.from_arrays([source, number])
     gone |= ids.isin(ids[repeated]) & rows.kind.isin(_OF_ONCE).to_numpy()
+    # Of a message that was stored before, these files may contain two more acceptances.
+    twice = np.flatnonzero((rows.kind == "duplicated").to_numpy())
+    gone[twice] |= ids[twice].duplicated()
     return rows[~gone].reset_index(drop=True), why[~gone]
 
 
