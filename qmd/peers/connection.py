@@ -139,6 +139,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host = ""
         self.origin = ""  # of the other end: origins.py
         self.fact = ""  # the strongest one that is known about the other end
+        self.has_proof = False  # whether that is a key or an authority
         self.certified: Certified | None = None  # its certificate, if the connection uses TLS
         self.peer_key: bytes | None = None  # that it has proven
         self.instance: Instance | None = None  # its run, if it is qmd

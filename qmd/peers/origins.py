@@ -178,6 +178,7 @@ class Origins:
             connection.fact = f"{AUTHORITY}{certified.authority}"
         else:
             connection.fact = connection.host
+        connection.has_proof = is_proof(connection.fact)
         connection.origin, connection.is_upgraded = self._belonging(connection, guid)
 
     def _belonging(self, connection: PeerConnection, guid: bytes) -> tuple[str, bool]:

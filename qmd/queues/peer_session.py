@@ -16,6 +16,7 @@ class PeerSession(Protocol):
     host: str
     #: What is known about the other end: its address, or more if that is proven (decision 0031).
     origin: str
+    has_proof: bool  # it has proven a key or a certificate itself
     #: Those that a door has proven which has opened the session for the host: announced.py.
     principals: frozenset[Principal]
     port: int

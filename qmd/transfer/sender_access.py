@@ -115,14 +115,13 @@ class SenderAccess:
         """Return whether a session has proven to be with the source of a message.
 
         Any program has a key, and any key can be used with any GUID: it proves the GUID only as
-        long as no other origin is the primary one.
+        long as no other origin is the primary one.  An operator may have joined a key to the origin
+        of an address: another program at that address has not proven it.
         """
         session, origin = connection.session, connection.origin
         if session is None or session.remote_id != source:
             return False
-        return self._origins.primary(source) in (None, origin) and self._origins.is_proven(
-            source, origin
-        )
+        return self._origins.primary(source) in (None, origin) and connection.has_proof
 
 
 def _caller(

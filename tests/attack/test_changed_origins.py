@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from qmd.runtime.identity_key import IdentityKey
+from qmd.runtime.identity_key import IdentityKey, fingerprint
 from tests.attack.false_sessions import (
     FAST,
     close_all,
+    eventually,
     messages_of,
     opened,
     prove,
@@ -146,3 +147,25 @@ def test_a_session_ends_when_its_address_belongs_to_the_queue_manager_no_more(
     upgraded.answer()
     assert messages_of(session) == []
     session.expect_closed()
+
+
+def test_an_address_has_no_rights_of_a_key_that_is_joined_to_it(upgraded: Upgraded) -> None:
+    """Another program at the address of the host states its GUID, and proves nothing."""
+    receiver, secret = upgraded.receiver, "private$\\secret"
+    receiver.create("secret")
+    receiver.cli("acl", "revoke", "everyone", "send", secret)
+    receiver.cli("acl", "grant", f"peer:{upgraded.shown}", "send", secret)
+    joined = f"key:{fingerprint(upgraded.key.public)}"
+    receiver.cli("peer", "pin", upgraded.shown, joined, "--join")
+    with RemoteQueueManager(upgraded.guid) as sender:
+        messages = [
+            sender.message("secret", each, recoverable=True, message_id=100 + number)
+            for number, each in enumerate((b"forged", b"genuine"))
+        ]
+
+    shake_hands(receiver.port, upgraded.guid, stated(1)).send(messages[0])
+    eventually(lambda: "allows it" in str(receiver.json("events", "tail")), "the refusal")
+    upgraded.proven(upgraded.key).send(messages[1])
+
+    receiver.wait_for("secret", 1)
+    assert receiver.bodies("secret") == [b"genuine"]

@@ -225,10 +225,17 @@ REMOVALS = (
     Removal(
         "a session that states the GUID of another queue manager",
         "qmd/transfer/sender_access.py",
-        "        return self._origins.primary(source) in (None, origin) and self._origins.is_proven(\n"
-        "            source, origin\n        )",
-        "        return self._origins.is_proven(source, origin)",
+        "        return self._origins.primary(source) in (None, origin) and connection.has_proof\n",
+        "        return connection.has_proof\n",
         f"{_IDENTITY}test_a_key_of_its_own_gives_no_rights_of_the_stated_queue_manager",
+    ),
+    Removal(
+        "a session that states the GUID of another queue manager",
+        "qmd/peers/origins.py",
+        "        connection.has_proof = is_proof(connection.fact)\n",
+        "        connection.has_proof = True\n",
+        "tests/attack/test_changed_origins.py"
+        "::test_an_address_has_no_rights_of_a_key_that_is_joined_to_it",
     ),
     Removal(
         "a session that states the GUID of another queue manager",
