@@ -453,4 +453,13 @@ ENTRIES = (
         " would refuse each transactional message.",
         "Write it as http://HOST/msmq/private$/order_queue$, or leave it empty.",
     ),
+    Entry(
+        9270,
+        "console_cookie_refused",
+        "A login of the console was used by another user of this computer (in the log).",
+        "Browsers send the cookies of a host to all of its ports, also to a page of another user at"
+        " another port, who can read them there.",
+        "Nothing was shown. Find out which program serves a page at another port of this computer,"
+        " and why the named user has opened it.",
+    ),
 )

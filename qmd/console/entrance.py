@@ -104,7 +104,9 @@ class Entrance:
         except Forbidden as error:
             session.checked_at = checked_at
             if now > checked_at + TOKEN_UNCHECKED_S:
-                raise NotConnected(str(error), "look at the queue manager's log") from error
+                raise NotConnected(
+                    str(error), "look at the queue manager's log", code="daemon_not_answering"
+                ) from error
             return True
         return found == session.identity
 
