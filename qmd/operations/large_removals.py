@@ -5,7 +5,7 @@
                                               └─ the client leaves: all are ready again
 
 A removal is one commit, with all of its acknowledgments: the client gives the messages to its
-application after the answer, and a sender must not hear of a receipt that was none.  To make an
+application after the answer, and a sender must not get an acknowledgment before.  To make an
 acknowledgment takes 100 µs of the event loop.  They are therefore made before, between other work
 (`PreparedEnd`).  Until the last turn nothing has changed: if the process ends, all messages are in
 their queue.

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import time
-import uuid
-from collections.abc import Callable
 
 from qmd.runtime.identity_key import IdentityKey
-from tests.patience import END_S
 from tests.process import wire
 from tests.process.connection import Closed, Connection
-from tests.process.harness import Daemon
 from tests.process.wire import Establish, Message, Parameters
 
 FILL = b"\x5a" * 512
@@ -20,17 +16,6 @@ FAST = {"delivery": {"retry_first": "50ms", "retry_max": "200ms", "resend": ["1s
 #: The label of the initiator's signature, and the blocks in paddings: qmd/core/identity_proof.py.
 INITIATOR = b"qmd 1 session: initiator\0"
 CHALLENGE, ANSWER, PROOF = b"qmd\x01challeng", b"qmd\x01answered", b"qmd\x01identity"
-
-
-def guid_of(daemon: Daemon) -> bytes:
-    return uuid.UUID(daemon.json("status")[0]["queue_manager"]).bytes_le
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + END_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no end within the time: {what}"
-        time.sleep(0.05)
 
 
 def instance(starts: int) -> bytes:

@@ -17,13 +17,13 @@ from qmd.runtime.identity_key import IdentityKey, fingerprint
 from tests.attack.false_sessions import (
     FAST,
     close_all,
-    eventually,
     messages_of,
     opened,
     prove,
     shake_hands,
     stated,
 )
+from tests.attack.stream_scenes import eventually
 from tests.process import wire
 from tests.process.connection import Closed, Connection
 from tests.process.harness import Hosts

@@ -14,14 +14,13 @@ from tests.attack.false_sessions import (
     FAST,
     FILL,
     close_all,
-    eventually,
-    guid_of,
     messages_of,
     opened,
     prove,
     shake_hands,
     stated,
 )
+from tests.attack.stream_scenes import eventually, guid_of
 from tests.process import wire
 from tests.process.connection import Connection
 from tests.process.harness import Daemon, Hosts
