@@ -462,4 +462,12 @@ ENTRIES = (
         "Nothing was shown. Find out which program serves a page at another port of this computer,"
         " and why the named user has opened it.",
     ),
+    Entry(
+        9271,
+        "srmp_streams",
+        "The door for SRMP cannot open its file of streams and sources.",
+        "The disk is full or faulty, the user of the door may not write there, or a file of an"
+        " earlier version is damaged. Without it, receipts could go to a false host.",
+        "See the reason. Set streams in the section [srmp] to a path that the door can write.",
+    ),
 )

@@ -30,6 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "storage.digest_set": set(),
     "storage.vault": {"storage.digest_set", "storage.errors", "cryptography"},
     "storage.options": {"storage.vault"},
+    "storage.stream_file": set(),
     "storage.tables": {
         *("storage.digest_set", "storage.errors", "storage.vault", "protocol", "msgspec"),
     },
@@ -107,7 +108,9 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
-    "qmd.doors.srmp": {"qmd", "protocol", "httptools", "structlog", "uvloop", "msgspec"},
+    "qmd.doors.srmp": {
+        *("qmd", "protocol", "storage.stream_file", "httptools", "structlog", "uvloop", "msgspec"),
+    },
     "qmd.triggers": {
         *("qmd.doors.http", "storage.tables.keys", "protocol.errors", "protocol.names"),
         *("msgspec", "structlog", "qmd"),

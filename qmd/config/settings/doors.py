@@ -226,7 +226,10 @@ class SrmpSettings:
         'URLs that messages are sent to instead, such as "http://hostb/* -> https://gate/b/*".',
     )
     streams: Path = setting(
-        Location(), "srmp-streams", "The URLs for receipts of streams that other hosts send."
+        Location(),
+        "srmp-streams",
+        "The file of the URLs for receipts of streams that other hosts send, without its ending"
+        " (.db).",
     )
     connections_max: int = setting(Whole(1, 65_535), 1000, "Connections at once.")
     connections_per_address_max: int = setting(

@@ -30,8 +30,9 @@ from qmd.doors.srmp.envelope import Envelope, MessageId, NotSrmp
 from qmd.doors.srmp.messages import Posted, name_of, packet_of, read_request
 from qmd.doors.srmp.redirection import Redirection, redirected
 from qmd.doors.srmp.session import SessionEnded
-from qmd.doors.srmp.source import Sender, Source, Starts, stream_name
+from qmd.doors.srmp.source import Sender, Source, stream_name
 from qmd.doors.srmp.sources import Sources
+from qmd.doors.srmp.stream_starts import Starts
 
 log = structlog.get_logger()
 
@@ -108,12 +109,14 @@ class Incoming:
         destination = await self._destination(envelope, request)
         if envelope.stream is not None and envelope.stream.owner != envelope.id.source:
             raise NotSrmp("the stream is not one of the source of the message")
-        identity = self._identity(envelope, sender.address)
+        identity = await self._identity(envelope, sender.address)
         packet = packet_of(posted, destination, identity.source.bytes_le, identity.number)
-        if envelope.stream is not None and envelope.stream.receipts_to:
-            name_of(envelope.stream.receipts_to.partition("?")[0])
+        if envelope.stream is not None:
+            url = envelope.stream.receipts_to
+            if url:
+                name_of(url.partition("?")[0])
             stream = stream_name(identity.source, envelope.stream.id)
-            self._starts.keep(stream, envelope.stream.receipts_to, sender.address)
+            await self._starts.keep(stream, url, sender.address)
         source = await self._source(identity.source, envelope.id.source, sender)
         try:
             await source.deliver(packet, recoverable=envelope.durable, daemon=self._daemon)
@@ -123,7 +126,7 @@ class Incoming:
         self.received += 1
         return _answer(200)
 
-    def _identity(self, envelope: Envelope, address: str) -> MessageId:
+    async def _identity(self, envelope: Envelope, address: str) -> MessageId:
         """Return the identity of a message for the daemon.  Raises OSError."""
         own = uuid.uuid5(_NAMESPACE, self._qm.id)
         if not envelope.is_msmq:
@@ -133,7 +136,7 @@ class Incoming:
         if stated in (own, uuid.UUID(self._qm.id)):
             # The daemon's own messages for a URL of this host, or a host that states its GUID.
             return MessageId(uuid.uuid5(stated, address), number)
-        return MessageId(self._known.guid_of(stated, address), number)
+        return MessageId(await self._known.guid_of(stated, address), number)
 
     async def _destination(self, envelope: Envelope, request: Request) -> FormatName:
         """Return the queue of this queue manager that a message is for.  Raises NotSrmp."""

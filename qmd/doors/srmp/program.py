@@ -23,8 +23,9 @@ from qmd.doors.srmp.incoming import Incoming
 from qmd.doors.srmp.messages import name_of
 from qmd.doors.srmp.outgoing import Outgoing
 from qmd.doors.srmp.redirection import Redirection, is_among
-from qmd.doors.srmp.source import Starts
 from qmd.doors.srmp.sources import Sources
+from qmd.doors.srmp.store import Store
+from qmd.doors.srmp.stream_starts import Starts
 from qmd.runtime.systemd import ServiceManager
 
 DRAIN_S = 5.0
@@ -41,6 +42,7 @@ class Door:
         self._chosen = chosen = settings.srmp
         self._client_context = _client_context(chosen)
         self._allowed = chosen.allowed
+        self._store = Store(chosen.streams)
         self._incoming: Incoming | None = None
         self._gateway: asyncio.Server | None = None
         self._qm = connect(settings.control.socket)
@@ -67,12 +69,20 @@ class Door:
     async def start(self, service: ServiceManager) -> list[str]:
         """Open the sockets and serve; return where.  Raises CannotServe, ClientError."""
         chosen = self._chosen
+        known = Sources(self._store)
+        try:
+            await self._store.open()
+            await known.load()
+        except OSError as error:
+            raise CannotServe(
+                f"{error}; see streams in the section [{SECTION}]", code="srmp_streams"
+            ) from error
         await self._qm.__aenter__()
         self._incoming = Incoming(
             self._qm,
             (_loopback(self._settings.listen.address), self._settings.listen.port),
-            Starts(chosen.streams),
-            Sources(chosen.streams.with_name(f"{chosen.streams.name}-sources")),
+            Starts(self._store),
+            known,
             _rules(chosen.inbound),
             (*map(str, chosen.names), self._qm.name),
             lambda address: HttpClient(
@@ -115,6 +125,7 @@ class Door:
         self.outgoing.close()
         if self._incoming is not None:
             await self._incoming.close()
+        await self._store.close()
         await self._qm.__aexit__(None)
 
     async def _handle(self, request: Request, *, is_encrypted: bool) -> Response:

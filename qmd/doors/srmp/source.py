@@ -10,12 +10,9 @@ import asyncio
 import secrets
 import socket
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from protocol.acknowledgments import MessageKind, classify, final_ack_body, order_ack_body
@@ -32,13 +29,10 @@ from qmd.doors.srmp.envelope import (
 )
 from qmd.doors.srmp.messages import now
 from qmd.doors.srmp.session import BinarySession
-from qmd.runtime.definition_file import DefinitionFile
+from qmd.doors.srmp.stream_starts import Starts
 
 log = structlog.get_logger()
 
-STREAMS_MAX = 100_000  # of which the URL for receipts is kept
-STREAMS_OF_SOURCE_MAX = 1000
-STREAMS_OF_ADDRESS_MAX = 10_000
 RECEIPT_PAUSE_S = 0.2  # receipts of one stream within this time are one
 AGAIN_FIRST_S, AGAIN_LAST_S = 1.0, 300.0
 CONNECT_S = 10.0
@@ -55,53 +49,6 @@ class Sender(NamedTuple):
     principals: tuple[str, ...] = ()
     is_encrypted: bool = False
     token: str = ""  # which the daemon checks
-
-
-class StreamStart(msgspec.Struct, frozen=True):
-    """The URL to which the receipts of a stream are sent; its name is the id of the stream."""
-
-    name: str
-    receipts_to: str
-    address: str = ""  # that has begun the stream
-
-
-class Starts:
-    """The URLs for receipts: only the first message of a stream has it, so they are on disk."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = DefinitionFile(path, StreamStart, OSError)
-
-    def receipts_to(self, stream: str) -> str:
-        """Return the URL for the receipts of a stream, or ""."""
-        found = self._file.read().get(stream)
-        return "" if found is None else found.receipts_to
-
-    def keep(self, stream: str, receipts_to: str, address: str) -> None:
-        """Keep the first URL of a stream, durably: another host must not direct its receipts.
-
-        A source or an address with too many streams loses its oldest one, and so does the address
-        with the most when there are too many in all.  Raises OSError.
-        """
-        if self.receipts_to(stream):
-            return
-        source = stream.partition("\\")[0]
-
-        def add(found: dict[str, StreamStart]) -> None:
-            for own, most in (
-                ([name for name in found if name.startswith(source)], STREAMS_OF_SOURCE_MAX),
-                (
-                    [name for name, each in found.items() if each.address == address],
-                    STREAMS_OF_ADDRESS_MAX,
-                ),
-            ):
-                for name in own[: max(0, len(own) + 1 - most)]:
-                    found.pop(name, None)
-            found[stream] = StreamStart(stream, receipts_to, address)
-            while len(found) > STREAMS_MAX:
-                [(greedy, _)] = Counter(each.address for each in found.values()).most_common(1)
-                del found[next(name for name, each in found.items() if each.address == greedy)]
-
-        self._file.change(add)
 
 
 class Source:
@@ -222,7 +169,11 @@ class Source:
         self, receipt: StreamReceipt, message_class: int, about: MessageId | None = None
     ) -> bool:
         """Send a receipt; return whether it was accepted, or can never be."""
-        url = self._starts.receipts_to(stream_name(self.guid, receipt.id))
+        try:
+            url = await self._starts.receipts_to(stream_name(self.guid, receipt.id))
+        except OSError as error:
+            log.warning("srmp_waits", reason=str(error))
+            return False
         if not url:
             log.warning("srmp_no_receipt", stream=receipt.id, source=str(receipt.owner))
             return True

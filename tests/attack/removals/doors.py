@@ -122,7 +122,7 @@ REMOVALS = (
     Removal(
         "messages that state the source of another host",
         "qmd/doors/srmp/sources.py",
-        "        if first is not None and first.address == address:",
+        "        if self._addresses.get(stated) == address:",
         "        if True:",
         f"{_SRMP}test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host",
     ),
@@ -142,11 +142,19 @@ REMOVALS = (
     ),
     Removal(
         "a URL for receipts that leads to another computer",
-        "qmd/doors/srmp/source.py",
-        "[(greedy, _)] = Counter(each.address for each in found.values()).most_common(1)",
-        "greedy = next(iter(found.values())).address",
+        "storage/stream_file.py",
+        "            SELECT name FROM networks ORDER BY streams DESC LIMIT 1",
+        "            SELECT name FROM networks ORDER BY streams LIMIT 1",
         "tests/unit/doors/test_srmp_limits.py"
-        "::test_streams_of_one_address_displace_each_other_only",
+        "::test_streams_of_one_network_displace_each_other_only",
+    ),
+    Removal(
+        "a new stream with each message",
+        "qmd/doors/srmp/store.py",
+        "results = await loop.run_in_executor(self._thread, self._commit, changes)",
+        "results = self._commit(changes)",
+        "tests/unit/doors/test_srmp_limits.py"
+        "::test_a_disk_that_is_slow_for_a_new_stream_does_not_hold_the_event_loop",
     ),
     Removal(
         "another local user at the port between daemon and door",
