@@ -26,26 +26,21 @@ from qmd.core.packet_fields import (
     source_of,
 )
 from qmd.events.header import EventHeader, Kind
-from qmd.message.shared_packet import whole
 from qmd.outcomes.journal_copies import JournalCopies
 from qmd.outcomes.prepared_ends import PreparedEnd
 from qmd.outcomes.system_queues import SystemQueues
-from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.outcomes.unreceived_ends import UnreceivedEnds
+from qmd.queues.local_queue import LocalQueue
 from qmd.queues.put import put, put_all
-from qmd.queues.quarantine import log_damaged, put_aside
 from qmd.queues.quotas import more_for
-from storage.tables import messages as message_rows
 from storage.tables import queues as queue_rows
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
-from storage.tables.messages import MessageRow
-from storage.tables.pages import EMPTY, Totals
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
-    from qmd.events.unit_events import UnitEvents
     from qmd.outcomes.acknowledgment_columns import AcknowledgmentColumns
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.answer_ways import AnswerWays
@@ -80,7 +75,7 @@ class DeadLetters:
         self._own_dead_letters = own_dead_letters
         self._queues = queues
         self._recorder = recorder
-        self.under_way = 0  # number of ends with a commit under way
+        self.unreceived = UnreceivedEnds(services, recorder, self.end)
         #: Number of dead letters since the start, by their message class.
         self.counts: Counter[int] = Counter()
         self._journal_copies = JournalCopies(services, recorder)
@@ -402,76 +397,12 @@ class DeadLetters:
         Taken messages stay. `detail` is added to the reason. The result, after the commit, is the
         number and bytes of the ended messages.
         """
-        done: asyncio.Future[Totals] = self._services.loop.create_future()
-        ender = Reader()
-        held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
-        if held:
-            self.under_way += 1
-            # Only the holder of a message ends it, so a row that the read finds is still there in
-            # `_end_held`.
-            keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
-            self._services.storage.batch.read_after(
-                partial(message_rows.find_all, keys=keys),
-                partial(self._end_held, queue, held, message_class, detail, done),
-            )
-        else:
-            done.set_result(EMPTY)
-        return done
+        return self.unreceived.end(queue, lookup_ids, message_class, detail)
 
-    def _end_held(
-        self,
-        queue: LocalQueue,
-        held: list[int],
-        message_class: MessageClass,
-        detail: str,
-        done: asyncio.Future[Totals],
-        rows: list[MessageRow],
-    ) -> None:
-        stored = [(row.key & LOOKUP_MASK, row.packet) for row in rows if row.is_whole]
-        aside = [row for row in rows if not row.is_whole]
-        express = [
-            (each, whole(queue.express[each].packet)) for each in held if each in queue.express
-        ]
-        batch = self._services.storage.batch
-        batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])
-        self.end(queue, [*stored, *express], message_class, detail=detail)
-        if aside:
-            keys = [row.key for row in aside]
-            at_s = int(self._services.environment.time())
-            batch.run(
-                partial(
-                    _put_aside,
-                    recorded=self._recorder.for_unit(),
-                    keys=keys,
-                    queue=queue.name,
-                    at_s=at_s,
-                )
-            )
-
-        def ended() -> None:
-            self.under_way -= 1
-            queue.forget(held)
-            queue.count_out(len(rows), sum(len(row.packet) for row in rows))
-            if aside:
-                log_damaged(queue.name, [row.key for row in aside])
-            log.info(
-                "messages_ended",
-                queue=queue.name,
-                count=len(stored) + len(express),
-                reason=MessageClass.describe(message_class),
-            )
-            if not done.done():  # the request that waits for it may have been cancelled
-                packets = [packet for _, packet in (*stored, *express)]
-                done.set_result(Totals(len(packets), sum(map(len, packets))))
-
-        batch.when_durable(ended)
-
-
-def _put_aside(
-    db: sqlite3.Connection, recorded: UnitEvents, keys: Sequence[int], queue: str, at_s: int
-) -> None:
-    for key in keys:
-        put_aside(db, recorded, "message", key, queue, at_s)
+    @property
+    def under_way(self) -> int:
+        """The number of ends of unreceived messages with a commit under way."""
+        return self.unreceived.under_way
 
 
 _KINDS = {

@@ -894,8 +894,8 @@ MUTANTS = (
     # Code that no mutant above changes.
     Mutant(
         "a message that ends in its queue stays on disk",
-        "qmd/outcomes/dead_letter.py",
-        "batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])",
+        "qmd/outcomes/unreceived_ends.py",
+        "batch.delete_messages([queue.id << LOOKUP_BITS | each for each, _ in stored])",
         "pass",
     ),
     Mutant(
@@ -988,8 +988,8 @@ MUTANTS = (
     ),
     Mutant(
         "expired messages are still counted",
-        "qmd/outcomes/dead_letter.py",
-        "            queue.count_out(len(rows), sum(len(row.packet) for row in rows))",
+        "qmd/outcomes/unreceived_ends.py",
+        "            queue.count_out(len(stored), sum([len(packet) for _, packet in stored]))",
         "            pass",
     ),
     Mutant(
@@ -1165,7 +1165,7 @@ MUTANTS = (
     ),
     Mutant(
         "ended messages leave the counters before the commit",
-        "qmd/outcomes/dead_letter.py",
+        "qmd/outcomes/unreceived_ends.py",
         "        batch.when_durable(ended)",
         "        ended()",
     ),

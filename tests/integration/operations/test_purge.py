@@ -16,6 +16,7 @@ from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, NewMessage, Pi
 from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.operations import purge
+from qmd.outcomes import unreceived_ends
 from qmd.queues.local_queue import LocalQueue, Reader
 from storage.tables import events
 from tests.integration.disk import fail_read, held_disk
@@ -189,12 +190,59 @@ async def test_many_express_messages_are_purged_in_pieces(hosts: Hosts) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(purge, "PIECE_MESSAGES", 20)
-        patch.setattr(a.dead_letters, "end", lambda *all_, detail: watched(*all_))
+        patch.setattr(a.dead_letters.unreceived, "_end", lambda *all_, detail: watched(*all_))
         purged = await a.purger.purge(a.queue("orders"))
 
     assert purged.messages == sum(pieces) == 101
     assert max(pieces) == 20
     assert a.queue("orders").messages == a.queue("orders").bytes == 0
+
+
+@hosted
+async def test_a_piece_with_acknowledgments_is_purged_in_parts(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("orders", "acks"):
+        await a.create(name)
+    asking = {"admin_queue": "acks", "acknowledge": NR}
+    kinds: list[dict[str, Any]] = [asking, asking | {"delivery": "express"}]
+    count = 3 * unreceived_ends.ACKNOWLEDGED_AT_ONCE
+    async with connect(a.socket) as qm:
+        await qm.send_many(
+            [new_message("orders", b"%d" % each, **kinds[each % 2]) for each in range(count)]
+        )
+    acks, orders = a.queue("acks"), a.queue("orders")
+    purging = asyncio.ensure_future(a.purger.purge(orders))
+    most = before = 0
+    while not purging.done():
+        await asyncio.sleep(0)
+        most, before = max(most, acks.messages - before), acks.messages
+    purged = await purging
+
+    assert purged.messages == acks.messages == count
+    assert (orders.messages, orders.bytes, a.dead_letters.under_way) == (0, 0, 0)
+    assert most == unreceived_ends.ACKNOWLEDGED_AT_ONCE
+
+
+@hosted
+async def test_a_stop_waits_for_all_parts_of_a_purge(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for name in ("orders", "acks"):
+        await a.create(name)
+    count = 5 * unreceived_ends.ACKNOWLEDGED_AT_ONCE
+    message = new_message("orders", b"", admin_queue="acks", acknowledge=NR)
+    async with connect(a.socket) as qm:
+        await qm.send_many([message] * count)
+    acks = a.queue("acks")
+    purging = asyncio.ensure_future(a.purger.purge(a.queue("orders")))
+    for _ in range(100_000):
+        await asyncio.sleep(0)
+        if acks.messages:
+            break
+    assert 0 < acks.messages < count
+    b = await hosts.restart(a)
+
+    assert (b.queue("orders").messages, b.queue("acks").messages) == (0, count)
+    assert (await purging).messages == count
 
 
 @hosted
