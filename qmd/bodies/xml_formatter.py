@@ -26,6 +26,8 @@ from qmd.bodies.errors import UnreadableBody
 
 FORMAT = "XML of XmlMessageFormatter"
 DEPTH_MAX = 200  # of elements within elements
+NAMESPACE_CHARACTERS_MAX = 1000
+NAMES_CHARACTERS_MAX = 1024 * 1024  # of all different names together, with their namespaces
 
 _SCHEMA = "http://www.w3.org/2001/XMLSchema"
 _INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
@@ -34,6 +36,10 @@ _ARRAY = "ArrayOf"
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _QUOTED = {"\t": "&#x9;", "\n": "&#xA;", "\r": "&#xD;"}  # readers turn others into spaces
 _NAME = re.compile(r"[^\W\d][\w.-]*")
+_DURATION = re.compile(
+    r"(-?)P(?:([0-9]{1,9})D)?"
+    r"(?:T(?:([0-9]{1,12})H)?(?:([0-9]{1,12})M)?(?:([0-9]{1,14}(?:\.[0-9]{1,30})?)S)?)?"
+)
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 
 
@@ -77,24 +83,49 @@ def write_xml(value: Any, root: str = "") -> bytes:
 _ROOT_ATTRIBUTES = f" xmlns:xsd={quoteattr(_SCHEMA)} xmlns:xsi={quoteattr(_INSTANCE)}"
 
 
-def parse_xml(body: bytes) -> ElementTree.Element:
+def parse_xml(body: bytes, elements_max: int | None = None) -> ElementTree.Element:
+    """Return the root element.  Raises UnreadableBody.
+
+    Each name has its namespace in front: a long one would be written out for every element.
+    """
     builder = ElementTree.TreeBuilder()
     parser = expat.ParserCreate(namespace_separator="}")
-    depth = 0
+    depth = elements = characters = 0
+    names: dict[str, str] = {}
+
+    def clark(name: str) -> str:
+        """Return the one text of a name, in the notation of ElementTree."""
+        nonlocal characters
+        known = names.get(name)
+        if known is None:
+            known = names[name] = _clark(name)
+            characters += len(known)
+            if characters > NAMES_CHARACTERS_MAX:
+                raise _fault(
+                    parser, f"its names have more than {NAMES_CHARACTERS_MAX} characters together"
+                )
+        return known
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
+        nonlocal depth, elements
         depth += 1
+        elements += 1
         if depth > DEPTH_MAX:
             raise _fault(
                 parser, f"its elements contain each other more than {DEPTH_MAX} levels deep"
             )
-        builder.start(_clark(tag), {_clark(name): text for name, text in attributes.items()})
+        if elements_max is not None and elements > elements_max:
+            raise _fault(parser, f"it has more than {elements_max} elements")
+        builder.start(clark(tag), {clark(name): text for name, text in attributes.items()})
+
+    def namespace(prefix: str | None, uri: str | None) -> None:
+        if uri is not None and len(uri) > NAMESPACE_CHARACTERS_MAX:
+            raise _fault(parser, f"a namespace has more than {NAMESPACE_CHARACTERS_MAX} characters")
 
     def end(tag: str) -> None:
         nonlocal depth
         depth -= 1
-        builder.end(_clark(tag))
+        builder.end(clark(tag))
 
     def document_type(*_: object) -> None:
         raise _fault(parser, "it has a document type, which could refer to other files")
@@ -104,6 +135,7 @@ def parse_xml(body: bytes) -> ElementTree.Element:
     parser.EndElementHandler = end
     parser.CharacterDataHandler = builder.data
     parser.StartDoctypeDeclHandler = document_type
+    parser.StartNamespaceDeclHandler = namespace
     try:
         parser.Parse(body, True)
     except expat.ExpatError as error:
@@ -202,24 +234,17 @@ def _moment(text: str) -> datetime:
 
 
 def _duration(text: str) -> timedelta:
-    """Return a duration of days and smaller units, such as PT1H30M."""
-    rest, sign = text.strip(), 1
-    if rest.startswith("-"):
-        rest, sign = rest[1:], -1
-    days, _, time = rest.removeprefix("P").partition("T")
-    if not rest.startswith("P"):
+    """Return a duration of days and smaller units, such as PT1H30M.
+
+    It has digits alone: an exponent could stand for a number that takes all memory.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
         raise ValueError(text)
-    seconds = Decimal(0)
-    if days:
-        seconds += Decimal(days.removesuffix("D")) * 86400
-    for unit, factor in (("H", 3600), ("M", 60), ("S", 1)):
-        number, found, after = time.partition(unit)
-        if found:
-            seconds += Decimal(number) * factor
-            time = after
-    if time:
-        raise ValueError(text)
-    return sign * timedelta(microseconds=int(seconds * 1_000_000))
+    sign, days, hours, minutes, seconds = found.groups(default="")
+    total = Decimal(seconds or 0) + 60 * int(minutes or 0) + 3600 * int(hours or 0)
+    span = timedelta(days=int(days or 0), microseconds=int(total * 1_000_000))
+    return -span if sign else span
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

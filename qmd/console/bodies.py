@@ -59,9 +59,11 @@ def _json(body: bytes, body_type: int) -> str:
 
 
 def _xml(body: bytes, body_type: int) -> str:
+    if len(body) > STRUCTURED_BYTES_MAX:
+        raise UnreadableBody("XML", -1, "it is too long to be laid out")
     read_content(body, body_type, "xml")  # it is well-formed, and has no document type
     text = _text(body, body_type)
-    return laid_out(text) if len(text) <= STRUCTURED_BYTES_MAX else text
+    return laid_out(text)
 
 
 def _object(name: str) -> Reader:

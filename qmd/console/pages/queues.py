@@ -153,7 +153,10 @@ async def message(visit: Visit, host: str) -> Answer:
     if found is not None:
         whole = visit.asked("all") == "1"
         try:
-            shown = bodies.show(found.body, found.body_type, visit.asked("as"), whole=whole)
+            # A body of a megabyte may take a second, for which others would wait.
+            shown = await asyncio.to_thread(
+                bodies.show, found.body, found.body_type, visit.asked("as"), whole=whole
+            )
             properties = _properties(found)
         except Exception as error:  # a packet of another queue manager can have any fault
             problem = f"The message is damaged: {error}"

@@ -25,15 +25,17 @@ SRMP = "http://schemas.xmlsoap.org/srmp/"
 MSMQ = "msmq.namespace.xml"
 SIGNATURE = "http://www.w3.org/2000/02/xmldsig#"
 ENVELOPE_BYTES_MAX = 256 * 1024
+ELEMENTS_MAX = 2000  # those of SRMP and of signatures are some hundred at most
 TEXT_MAX = 4096
 LIST_TEXT_MAX = 128 * 1024
+NAMES_MAX = 1000  # of a list, as in a packet
 ORDER_ACK_LABEL = "QM Ordering Ack"
 #: The time by which MSMQ says that there is no limit.
 NO_LIMIT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC)
 _UNDERSTOOD = ("path", "properties", "services", "stream", "Stream", "deliveryReceipt",
                "commitmentReceipt", "streamReceipt", "Msmq", "Signature")  # fmt: skip
 #: Names of a list stand between white space, which may also be a part of a name.
-_BETWEEN_NAMES = re.compile(r"\s+(?=https?://|MSMQ:)", re.IGNORECASE)
+_BETWEEN_NAMES = re.compile(r"(?<!\s)\s++(?=https?://|MSMQ:)", re.IGNORECASE)
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -121,7 +123,7 @@ def read_envelope(data: bytes) -> Envelope:
     if len(data) > ENVELOPE_BYTES_MAX:
         raise NotSrmp(f"the envelope has more than {ENVELOPE_BYTES_MAX} bytes")
     try:
-        root = parse_xml(data)
+        root = parse_xml(data, ELEMENTS_MAX)
     except UnreadableBody as error:
         raise NotSrmp(str(error)) from error
     if root.tag != f"{{{SOAP}}}Envelope":
@@ -270,7 +272,10 @@ class _Reader:
 
     def _list(self, msmq: Element, name: str) -> tuple[str, ...]:
         text = self._text(msmq, MSMQ, name, LIST_TEXT_MAX)
-        return tuple(_BETWEEN_NAMES.split(text)) if text else ()
+        found = _BETWEEN_NAMES.split(text, NAMES_MAX) if text else []
+        if len(found) > NAMES_MAX:
+            raise NotSrmp(f"{name} has more than {NAMES_MAX} names")
+        return tuple(found)
 
     def _only(self, parent: Element, namespace: str, name: str) -> Element | None:
         found = parent.findall(f"{{{namespace}}}{name}")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 PARTS_MAX = 8
 HEADER_BYTES_MAX = 4096  # of one part
+CONTENT_TYPE_CHARACTERS_MAX = 1000  # its parser takes time by their square
 
 
 class NotMime(Exception):
@@ -23,7 +24,12 @@ class Part(NamedTuple):
 
 
 def parameters(content_type: str) -> tuple[str, dict[str, str]]:
-    """Return the media type and the parameters of a Content-Type header, in lower case."""
+    """Return the media type and the parameters of a Content-Type header, in lower case.
+
+    Raises NotMime, ValueError.
+    """
+    if len(content_type) > CONTENT_TYPE_CHARACTERS_MAX:
+        raise NotMime(f"its content type has more than {CONTENT_TYPE_CHARACTERS_MAX} characters")
     headers = Headers()
     headers["content-type"] = content_type
     found = headers.get_params(failobj=[])

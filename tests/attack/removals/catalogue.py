@@ -1,6 +1,17 @@
 """All removals, in the order of SECURITY.md."""
 
-from tests.attack.removals import doors, kept, local, logins, origins, path, peer, port, tokens
+from tests.attack.removals import (
+    doors,
+    kept,
+    local,
+    logins,
+    origins,
+    path,
+    peer,
+    port,
+    srmp,
+    tokens,
+)
 
 ALL = (
     *port.REMOVALS,
@@ -10,6 +21,7 @@ ALL = (
     *local.REMOVALS,
     *tokens.REMOVALS,
     *doors.REMOVALS,
+    *srmp.REMOVALS,
     *logins.REMOVALS,
     *kept.REMOVALS,
 )

@@ -59,6 +59,20 @@ REMOVALS = (
         f"{_CONTENT}test_xml_that_is_refused",
     ),
     Removal(
+        "a long namespace of thousands of elements",
+        "qmd/bodies/xml_formatter.py",
+        "    parser.StartNamespaceDeclHandler = namespace\n",
+        "",
+        f"{_CONTENT}test_xml_that_is_refused",
+    ),
+    Removal(
+        "a long namespace of thousands of elements",
+        "qmd/bodies/xml_formatter.py",
+        "            if characters > NAMES_CHARACTERS_MAX:",
+        "            if False:",
+        f"{_CONTENT}test_xml_that_is_refused",
+    ),
+    Removal(
         "reading the disk, or a backup of the data folder",
         "storage/vault.py",
         "        sealed = self._cipher.encrypt(nonce, packet[readable:], covered)",

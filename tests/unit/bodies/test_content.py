@@ -85,6 +85,13 @@ def test_xml_as_dotnet_writes_it(body: str, value: Any):
         "<string>",
         "<a>" * 300 + "</a>" * 300,
         '<?xml version="1.0" encoding="no-such"?><string/>',
+        # The namespace would be written out for each element.
+        f'<a xmlns="{"n" * 1001}"/>',
+        '<a xmlns="{}">{}</a>'.format("n" * 1000, "".join(f"<b{n}/>" for n in range(1100))),
+        # Numbers that take all memory as whole ones.
+        "<duration>PT1e300000S</duration>",
+        "<duration>P1e9999999999D</duration>",
+        "<duration>PT1H-1M</duration>",
     ],
 )
 def test_xml_that_is_refused(body: str):

@@ -1,18 +1,12 @@
 """Selectors: their rules, one by one; tests/properties/test_selectors.py compares them with SQL."""
 
-import contextlib
-import signal
-from collections.abc import Iterator
-
 import pytest
 
 from qmd.core.selectors.like import TEXT_CHARACTERS_MAX, compile_like
 from qmd.core.selectors.operations import Value
 from qmd.core.selectors.parser import DEPTH_MAX, OPERANDS_MAX, parse_selector
 from qmd.core.selectors.tokens import BadSelector
-
-#: Processor time of a search that surely goes back; others take a hundredth of a second.
-GOES_BACK_S = 20
+from tests.unit.searches import never_going_back
 
 PROPERTIES: dict[str, Value] = {
     "region": "east",
@@ -132,22 +126,6 @@ def test_a_selector_that_is_too_complex_is_refused() -> None:
     chain = " OR ".join(["a = 1"] * (OPERANDS_MAX // 2))
     assert parse_selector(chain).matches({"a": 1}.get)
     assert parse_selector("NOT " * 1000 + "a").matches({"a": True}.get)
-
-
-@contextlib.contextmanager
-def never_going_back() -> Iterator[None]:
-    """End a search that goes back: `re` looks at signals while it searches."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError("the search goes back")
-
-    before = signal.signal(signal.SIGVTALRM, fail)
-    signal.setitimer(signal.ITIMER_VIRTUAL, GOES_BACK_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_a_pattern_never_goes_back() -> None:

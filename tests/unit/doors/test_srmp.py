@@ -35,6 +35,7 @@ from qmd.doors.srmp.messages import (
 )
 from qmd.doors.srmp.mime import NotMime, Part, parameters, read_parts, write_parts
 from qmd.doors.srmp.redirection import Redirection, redirected
+from tests.unit.searches import never_going_back
 
 GUID = uuid.UUID("32221eda-9376-46df-b6ed-783091123831")
 ID = MessageId(GUID, 26626)
@@ -162,6 +163,9 @@ WHOLE = write_envelope(
         ("AAAAAAAAAAAAAAAAAAAAAAAAAAA=", "?"),
         (URL, "x" * 5000),
         ("<se:Header>", "<se:Header>" + "<a>" * 300),
+        ("</se:Header>", '<a xmlns="{}"/></se:Header>'.format("n" * 1001)),
+        ("</se:Header>", "<a/>" * 2000 + "</se:Header>"),
+        ("</Msmq>", f"<AdminMqf>{f'{URL} ' * 1001}</AdminMqf></Msmq>"),
     ],
 )
 def test_a_wrong_envelope_is_refused(before: str, after: str) -> None:
@@ -175,6 +179,20 @@ def test_a_wrong_envelope_is_refused(before: str, after: str) -> None:
 def test_an_envelope_is_limited_before_it_is_parsed() -> None:
     with pytest.raises(NotSrmp, match="more than"):
         read_envelope(b" " * (256 * 1024 + 1))
+
+
+def test_a_list_of_names_takes_time_by_its_length() -> None:
+    spaces = " " * (127 * 1024)
+    listed = f"<DestinationMqf>{URL}{spaces}x {URL}</DestinationMqf></Msmq>"
+    with never_going_back():
+        found = read_envelope(WHOLE.replace("</Msmq>", listed).encode())
+
+    assert found.destinations == (f"{URL}{spaces}x", URL)
+
+
+def test_a_long_content_type_is_not_parsed() -> None:
+    with pytest.raises(NotMime, match="more than"):
+        parameters('multipart/related; boundary="' + ";" * 1000)
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
