@@ -56,10 +56,21 @@ USE_S = 10.0  # the last use of a token is recorded at most this often
 FAILURE_RATE, FAILURES_OF_ALL_RATE, FAILURE_BURST_S = 1 / 6, 10.0, 60.0
 LOGINS_MAX = 64  # connections that have not logged in
 OPERATORS_MAX = 8  # places beside connections_max, for tokens of administrators
-# New connections in a second, on average, of one host and of all hosts without earlier logins. A
-# TLS handshake takes a millisecond of the processor.
-HOST_RATE, ARRIVAL_RATE, ARRIVAL_BURST_S = 25.0, 100.0, 4.0
+# New connections in a second, on average: of one host, and of one network and of all hosts without
+# earlier logins. A TLS handshake takes a millisecond of the processor.
+HOST_RATE, NETWORK_RATE, ARRIVAL_RATE, ARRIVAL_BURST_S = 25.0, 50.0, 100.0, 4.0
 HOSTS_MAX = 1024
+
+
+def limit_of_arrivals(clock: Callable[[], float]) -> RateLimit:
+    """Return the limit of new connections, of which no network takes all."""
+    return RateLimit(
+        clock,
+        of_each=HOST_RATE,
+        of_group=NETWORK_RATE,
+        of_all=ARRIVAL_RATE,
+        burst_s=ARRIVAL_BURST_S,
+    )
 
 
 class RemoteServer(ControlServer):
@@ -75,9 +86,7 @@ class RemoteServer(ControlServer):
         self.arrivals: Shares[Arrival] = Shares()
         clock = components.services.loop.time
         self.places = Places(settings.connections_max, OPERATORS_MAX, clock)
-        self._rate = RateLimit(
-            clock, of_each=HOST_RATE, of_all=ARRIVAL_RATE, burst_s=ARRIVAL_BURST_S
-        )
+        self._rate = limit_of_arrivals(clock)
         self.failures = RateLimit(
             clock, of_each=FAILURE_RATE, of_all=FAILURES_OF_ALL_RATE, burst_s=FAILURE_BURST_S
         )
@@ -134,7 +143,7 @@ class RemoteServer(ControlServer):
     def _take(self, connected: socket.socket, address: object) -> None:
         host = cast(tuple[str, int], address)[0].removeprefix("::ffff:")
         owner = owner_of(host)
-        if not self._rate.allows(owner.name, in_any_case=host in self._hosts):
+        if not self._rate.allows(owner.name, group=owner.group, in_any_case=host in self._hosts):
             self._refuse(connected, host)
             return
         if len(self.arrivals) >= LOGINS_MAX:

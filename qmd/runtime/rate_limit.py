@@ -2,39 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 
 SOURCES_MAX = 4096  # beyond them, the one that was unused for the longest time begins anew
 
 
 class RateLimit:
-    """Rates of each source and of all sources together."""
+    """Rates of each source, of each group of sources, and of all sources together."""
 
     def __init__(
-        self, clock: Callable[[], float], *, of_each: float, of_all: float, burst_s: float
+        self,
+        clock: Callable[[], float],
+        *,
+        of_each: float,
+        of_all: float,
+        burst_s: float,
+        of_group: float = math.inf,
     ) -> None:
         """Create the limit: events per second, and the time of which they may come at once."""
         self._clock = clock
         self._of_each = of_each
         self._burst_s = burst_s
         self._all = Bucket(of_all, burst_s, clock())
+        self._of_group = of_group
         self._sources: dict[Hashable, Bucket] = {}  # the longest unused first
+        self._groups: dict[Hashable, Bucket] = {}  # likewise
 
-    def allows(self, source: Hashable, *, in_any_case: bool = False) -> bool:
+    def allows(
+        self, source: Hashable, *, group: Hashable = None, in_any_case: bool = False
+    ) -> bool:
         """Return whether an event of this source is within the limits, and count it if so.
 
-        `in_any_case` exempts the source from the limit of all.
+        `in_any_case` exempts the source from the limits of its group and of all.
         """
         now = self._clock()
-        bucket = self._sources.pop(source, None)
-        if bucket is None:
-            bucket = Bucket(self._of_each, self._burst_s, now)
-            if len(self._sources) >= SOURCES_MAX:
-                del self._sources[next(iter(self._sources))]
-        self._sources[source] = bucket
-        if not bucket.has_one(now) or not (in_any_case or self._all.take(now)):
+        bucket = self._bucket(self._sources, source, self._of_each, now)
+        if not bucket.has_one(now):
             return False
+        if not in_any_case:
+            if self._of_group < math.inf:
+                groups = self._bucket(self._groups, group, self._of_group, now)
+                # First of all: a group without tokens takes none from the others.
+                if not groups.has_one(now) or not self._all.take(now):
+                    return False
+                groups.take(now)
+            elif not self._all.take(now):
+                return False
         return bucket.take(now)
+
+    def _bucket(
+        self, buckets: dict[Hashable, Bucket], name: Hashable, rate: float, now: float
+    ) -> Bucket:
+        """Return the bucket of a name, which becomes the latest used one."""
+        bucket = buckets.pop(name, None)
+        if bucket is None:
+            bucket = Bucket(rate, self._burst_s, now)
+            if len(buckets) >= SOURCES_MAX:
+                del buckets[next(iter(buckets))]
+        buckets[name] = bucket
+        return bucket
 
 
 class Bucket:

@@ -148,6 +148,14 @@ REMOVALS = (
         f"{_REMOTE}test_after_many_wrong_tokens_a_host_gets_no_answer_and_a_right_token_is_accepted",
     ),
     Removal(
+        "a flood of new connections to the remote port",
+        "qmd/control/remote.py",
+        "        of_group=NETWORK_RATE,\n",
+        "",
+        "tests/unit/control/test_arrivals.py"
+        "::test_new_addresses_of_one_network_keep_no_other_network_out",
+    ),
+    Removal(
         "all places, silent TLS connections",
         "qmd/control/remote.py",
         "            oldest.end()\n        arrival = ",
