@@ -33,6 +33,7 @@ POSITION_MAX = (1 << POSITION_BITS) - 1
 
 #: Rows that are fetched together: their memory is reused for the next chunk.
 CHUNK_ROWS = 256
+FIRST_ROWS = 16
 
 
 class RangeRow(NamedTuple):
@@ -148,13 +149,18 @@ def by_arrival(
 def in_chunks(rows: sqlite3.Cursor, bytes_max: int) -> Iterator[list[Plain]]:
     """Yield chunks of rows that are likely to fit, few at first.  The last column is the packet."""
     size = count = 0
-    wanted = 16
-    while chunk := rows.fetchmany(wanted):
+    while chunk := rows.fetchmany(_likely_rows(count, size, bytes_max)):
         yield chunk
         count += len(chunk)
         size += sum([len(row[-1] or b"") for row in chunk])
-        left = max(bytes_max - size, 0) * count // max(size, 1)
-        wanted = max(min(left, CHUNK_ROWS, 4 * wanted), 1)
+
+
+def _likely_rows(count: int, size: int, bytes_max: int) -> int:
+    """Return how many rows to fetch after `count` rows of `size` bytes."""
+    if not count:
+        return FIRST_ROWS
+    left = max(bytes_max - size, 0) * count // max(size, 1)
+    return max(min(left, CHUNK_ROWS, 4 * count), 1)
 
 
 def _take(
@@ -235,15 +241,21 @@ def quick_page(
     seals = ["m.key", "m.seal"] if has_vault else []
     columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
     found = _Columns()
-    for chunk in in_chunks(scan.run(db, ", ".join(columns)), bytes_max):
+    rows = scan.run(db, ", ".join(columns))
+    while chunk := rows.fetchmany(found.likely_rows(bytes_max)):
         if has_vault:
             chunk = [_opened(db, row) for row in chunk]
         *first, lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
-        if not all(lookup_ids) or not all(map(eq, map(crc32, packets), checksums)):
+        if not all(lookup_ids) or tuple(map(crc32, packets)) != checksums:
             return None
-        end = _end(packets, min(len(packets), rows_max - found.count), bytes_max - found.bytes)
-        found.add(first[0][:end] if first else (), lookup_ids[:end], arrived_at_ms[:end])
-        found.add_packets(packets[:end])
+        sizes = list(map(len, packets))
+        end = _end(sizes, rows_max - found.count, bytes_max - found.bytes)
+        if end < len(sizes):
+            first = [first[0][:end]] if first else first
+            lookup_ids, arrived_at_ms, packets = lookup_ids[:end], arrived_at_ms[:end], packets[:end]
+            sizes = sizes[:end]
+        found.add(first[0] if first else (), lookup_ids, arrived_at_ms)
+        found.add_packets(packets, sizes)
         if found.bytes >= bytes_max or found.count >= rows_max:
             return found.page(may_be_more=True)
     return found.page(may_be_more=False) if found.count else None
@@ -256,12 +268,12 @@ def _opened(db: sqlite3.Connection, row: Plain) -> Plain:
     return (*others, checksum, packet)
 
 
-def _end(packets: tuple[bytes, ...], rows_max: int, bytes_max: int) -> int:
+def _end(sizes: list[int], rows_max: int, bytes_max: int) -> int:
     """Return how many packets fit; the one that fills the page is its last."""
-    if sum(map(len, packets)) < bytes_max:
-        return rows_max
-    sizes = accumulate(map(len, packets))
-    return min(rows_max, next(at for at, size in enumerate(sizes, 1) if size >= bytes_max))
+    if sum(sizes) < bytes_max:
+        return min(rows_max, len(sizes))
+    fills = next(at for at, size in enumerate(accumulate(sizes), 1) if size >= bytes_max)
+    return min(rows_max, fills)
 
 
 class _Columns:
@@ -287,11 +299,15 @@ class _Columns:
         self.lookup_ids.extend(lookup_ids)
         self.arrived_at_ms.extend(arrived_at_ms)
 
-    def add_packets(self, packets: tuple[bytes, ...]) -> None:
+    def add_packets(self, packets: tuple[bytes, ...], sizes: list[int]) -> None:
         joined = b"".join(packets)
-        self.sizes.extend(map(len, packets))
+        self.sizes.extend(sizes)
         self.packets.append(joined)
         self.bytes += len(joined)
+
+    def likely_rows(self, bytes_max: int) -> int:
+        """Return how many rows to fetch next: those that are likely to fit, few at first."""
+        return _likely_rows(self.count, self.bytes, bytes_max)
 
     def page(self, *, may_be_more: bool) -> QuickPage:
         return QuickPage(
