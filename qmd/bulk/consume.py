@@ -8,7 +8,6 @@ Messages that a shared reader has consumed stay in their queue.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +20,6 @@ from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
-from storage.tables.reservations import HeldRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -58,19 +56,13 @@ class Consumer:
 
         Return their number and their bytes, which may be fewer than requested.
         """
+        if held.shared:
+            return await self._consume_shared(held, end)
         queue = held.queue
         page = await self._services.storage.read(
-            partial(
-                _held_page,
-                reader_queue_id=held.id,
-                after=held.position,
-                until=end,
-                with_packets=not held.shared,
-            )
+            partial(_held_page, reader_queue_id=held.id, after=held.position, until=end)
         )
         position = end if page.end is None else page.end
-        if held.shared:
-            return await self._consume_shared(held, position, page.rows)
         prepared = None
         if len(page.requesting) > ACKNOWLEDGED_AT_ONCE and not queue.holds_ended:
             prepared = await self._removals.prepare(page.requesting)
@@ -107,23 +99,31 @@ class Consumer:
         _add_consumed(held, position, len(lookup_ids), size)
         return len(lookup_ids), size
 
-    async def _consume_shared(
-        self, held: ReaderQueue, position: int, rows: Sequence[HeldRow]
-    ) -> tuple[int, int]:
+    async def _consume_shared(self, held: ReaderQueue, end: int) -> tuple[int, int]:
         """Advance the position of a shared reader; the messages stay in the queue."""
+        keys, last = await self._services.storage.read(
+            partial(
+                reservations.held_keys,
+                reader_queue_id=held.id,
+                after=held.position,
+                until=end,
+                rows_max=PIECE_MESSAGES,
+            )
+        )
+        position = last if len(keys) == PIECE_MESSAGES else end
         await self._services.storage.batch.run(
             partial(
                 reservations.consumed,
                 reader_queue_id=held.id,
                 position=position,
-                messages=len(rows),
+                messages=len(keys),
                 size=0,
             )
         )
-        held.queue.reserved.release((row.key & LOOKUP_MASK for row in rows), are_there=True)
-        _add_consumed(held, position, len(rows), 0)
+        held.queue.reserved.release([key & LOOKUP_MASK for key in keys], are_there=True)
+        _add_consumed(held, position, len(keys), 0)
         held.queue.wake_readers()
-        return len(rows), 0
+        return len(keys), 0
 
 
 def _add_consumed(held: ReaderQueue, position: int, messages: int, size: int) -> None:
@@ -136,7 +136,6 @@ class _Page(NamedTuple):
     """The next reservations of a range, sorted on the thread that reads the disk."""
 
     end: int | None  # the position of the last one; None: the range has no more
-    rows: list[HeldRow]
     lookup_ids: list[int]  # of the intact messages
     intact: list[tuple[int, bytes]]  # their lookup ids and packets
     size: int  # of their packets
@@ -147,9 +146,7 @@ class _Page(NamedTuple):
     gone: list[int]  # lookup ids of messages that the disk does not have
 
 
-def _held_page(
-    db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, with_packets: bool
-) -> _Page:
+def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: int) -> _Page:
     rows = reservations.held_page(
         db,
         reader_queue_id,
@@ -157,13 +154,12 @@ def _held_page(
         until,
         rows_max=PIECE_MESSAGES,
         bytes_max=PIECE_BYTES,
-        with_packets=with_packets,
     )
     end = None if not rows or rows[-1].position == until else rows[-1].position
     intact: list[tuple[int, bytes]] = []
     broken: list[MessageRow] = []
     gone: list[int] = []
-    for _, key, checksum, _, _, packet in rows if with_packets else ():
+    for _, key, checksum, _, _, packet in rows:
         if packet is None:
             gone.append(key & LOOKUP_MASK)
         elif is_whole(packet, checksum):
@@ -183,7 +179,6 @@ def _held_page(
         places.append(lookup_id)
     return _Page(
         end,
-        rows,
         [lookup_id for lookup_id, _ in intact],
         intact,
         sum(sum(sizes) for _, _, sizes, _ in recorded),

@@ -22,7 +22,7 @@ import structlog
 from qmd.access.demands import TO_RECEIVE, TO_RELEASE
 from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.access.things import thing_of
-from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES, Consumer
+from qmd.bulk.consume import PIECE_MESSAGES, Consumer
 from qmd.bulk.reader import Reader, ReaderQueue, id_text
 from qmd.bulk.reader_start import check_start
 from qmd.bulk.reserve_next import UNBOUNDED, Bounds, Reserver
@@ -330,13 +330,11 @@ class Reservations:
                     held,
                     await self._services.storage.read(
                         partial(
-                            reservations.held_page,
+                            reservations.held_keys,
                             reader_queue_id=held.id,
                             after=held.position,
                             until=held.next,
                             rows_max=MESSAGES_MAX + PIECE_MESSAGES,
-                            bytes_max=PIECE_BYTES,
-                            with_packets=False,
                         )
                     ),
                 )
@@ -351,10 +349,8 @@ class Reservations:
                     forget_reader=forget and len(chosen) == len(reader.queues),
                 )
             )
-            for held, reserved in rows:
-                held.queue.reserved.release(
-                    (row.key & LOOKUP_MASK for row in reserved), are_there=True
-                )
+            for held, (keys, _) in rows:
+                held.queue.reserved.release([key & LOOKUP_MASK for key in keys], are_there=True)
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]

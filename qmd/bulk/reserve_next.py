@@ -127,6 +127,8 @@ class Reserver:
 
         A reader may request them again after a crash.
         """
+        if not queue.express:
+            return []
         base = queue.id << LOOKUP_BITS
         messages = [whole_message(queue.express[each]) for each in taken if each in queue.express]
         for message in messages:
@@ -156,12 +158,13 @@ class Reserver:
         until = min(await self._ranges.frontier(), bounds.arrival)
         now_s = self._services.clock.now_s
         rows_max = min(messages_max, PIECE_MESSAGES)
-        base = queue.id << LOOKUP_BITS
-        if held.shared:  # a shared reader may also get messages that other shared readers reserved
-            busy = {base | each for each in queue.taken if each not in queue.reserved}
-        else:
-            busy = {base | each for each in queue.taken}
-        found, stop = await self._services.storage.read(
+        if not held.shared:
+            busy = set(queue.taken)
+        elif len(queue.taken) == len(queue.reserved):  # every reserved message is taken
+            busy = set[int]()
+        else:  # a shared reader may also get messages that other shared readers reserved
+            busy = queue.taken.keys() - queue.reserved.keys()
+        found = await self._services.storage.read(
             partial(
                 reservations.choose,
                 queue_id=queue.id,
@@ -175,15 +178,15 @@ class Reserver:
                 bytes_max=bytes_max,
             )
         )
-        stored = _Candidates([key & LOOKUP_MASK for key, _ in found], [size for _, size in found])
+        stored = _Candidates([key & LOOKUP_MASK for key in found.keys], found.sizes)
         if not queue.express:
             return stored
         sizes = dict(zip(*stored, strict=True))
         within = ARRIVAL_MAX
-        if len(found) == rows_max or sum(stored.sizes) >= bytes_max:
-            within = found[-1][0] & ARRIVAL_MAX
-        if stop is not None:
-            within = min(within, stop & ARRIVAL_MAX)
+        if len(found.keys) == rows_max or sum(stored.sizes) >= bytes_max:
+            within = found.keys[-1] & ARRIVAL_MAX
+        if found.stop is not None:
+            within = min(within, found.stop & ARRIVAL_MAX)
         for lookup_id, message in queue.express.items():
             if (
                 after < lookup_id & ARRIVAL_MAX <= min(within, until)
@@ -198,7 +201,8 @@ class Reserver:
 def _take(held: ReaderQueue, lookup_ids: list[int]) -> list[int]:
     """Reserve messages in memory; return the lookup ids of those that were free."""
     queue = held.queue
-    if not held.shared and not queue.express:
+    others_have_none = not held.shared or queue.taken.keys().isdisjoint(lookup_ids)
+    if others_have_none and not queue.express:
         return queue.reserved.add_stored(lookup_ids)
     taken: list[int] = []
     for lookup_id in lookup_ids:

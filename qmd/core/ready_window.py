@@ -264,23 +264,23 @@ class ReadyWindow(Generic[Item]):
         for key in others:
             self.remove(key)
 
-    def clear_to_disk(self, from_key: int, *, keep_taken: Collection[int] = ()) -> None:
+    def clear_to_disk(self, from_key: int) -> None:
         """Forget the stored messages from `from_key` on; a refill reads them again.
 
-        Taken messages are forgotten too, except for `keep_taken` (for example, messages that a
-        commit in progress removes). The forgotten ones are ready again and must not be put back.
+        Taken messages are forgotten too: they are ready again and must not be put back.
         """
         self._forget_from(from_key)
-        self._taken = {key for key in self._taken if key < from_key or key in keep_taken}
+        self._taken = {key for key in self._taken if key < from_key}
         self._horizon = min(self._horizon, from_key)
 
-    def leave_on_disk(self, from_key: int) -> None:
+    def leave_on_disk(self, from_key: int, *, returned: Collection[int] = ()) -> None:
         """Note stored messages that are ready, none of them before `from_key`, without adding them.
 
         For messages that are too many to add one by one: a refill reads them later. Taken messages
-        stay taken.
+        stay taken, except for those that are `returned`.
         """
         self._forget_from(from_key)
+        self._taken.difference_update(returned)
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)

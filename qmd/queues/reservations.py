@@ -7,7 +7,7 @@ have. The positions of the readers are in the database (`storage/tables/reservat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qmd.control_protocol.messages import StoredMessage
@@ -69,28 +69,25 @@ class QueueReservations(dict[int, int]):
         queue.window.remove(lookup_id)
         queue.window.hold(lookup_id)
 
-    def release(self, lookup_ids: Iterable[int], *, are_there: bool) -> None:
+    def release(self, lookup_ids: Sequence[int], *, are_there: bool) -> None:
         """End one reservation of each of these messages.
 
         A message without further reservations is ready again if `are_there`; otherwise its row
         was already gone.
         """
         queue = self._queue
-        free: list[int] = []
-        for lookup_id in lookup_ids:
-            holders = self[lookup_id] - 1
-            if holders:
-                self[lookup_id] = holders
-            else:
-                del self[lookup_id]
-                del queue.taken[lookup_id]
-                free.append(lookup_id)
-        queue.returns += len(free)
+        alone = [each for each in lookup_ids if self[each] == 1]
+        if len(alone) < len(lookup_ids):
+            for lookup_id in lookup_ids:
+                self[lookup_id] -= 1
+        for lookup_id in alone:
+            del self[lookup_id]
+            del queue.taken[lookup_id]
+        queue.returns += len(alone)
         if not are_there:
-            for lookup_id in free:
-                queue.window.remove(lookup_id)
-        elif free:
-            queue.window.clear_to_disk(min(free), keep_taken=queue.taken.keys())
+            queue.window.remove_all(alone)
+        elif alone:
+            queue.window.leave_on_disk(min(alone), returned=alone)
 
     def begin_removal(self, lookup_ids: Sequence[int]) -> None:
         """Mark reserved messages as leaving: the open batch deletes them."""

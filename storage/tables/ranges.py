@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import accumulate
-from operator import eq
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -252,7 +251,11 @@ def quick_page(
         end = _end(sizes, rows_max - found.count, bytes_max - found.bytes)
         if end < len(sizes):
             first = [first[0][:end]] if first else first
-            lookup_ids, arrived_at_ms, packets = lookup_ids[:end], arrived_at_ms[:end], packets[:end]
+            lookup_ids, arrived_at_ms, packets = (
+                lookup_ids[:end],
+                arrived_at_ms[:end],
+                packets[:end],
+            )
             sizes = sizes[:end]
         found.add(first[0] if first else (), lookup_ids, arrived_at_ms)
         found.add_packets(packets, sizes)

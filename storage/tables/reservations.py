@@ -7,13 +7,15 @@ scan; `ranges.py` reads pages of it.
 """
 
 import sqlite3
-from collections.abc import Sequence, Set
+from collections.abc import Set
+from itertools import islice
 from typing import Any, NamedTuple
 
 from storage.tables import counters, shared_parts
-from storage.tables.keys import arrival_of
+from storage.tables.keys import LOOKUP_MASK, arrival_of
 from storage.tables.pages import key_list
 from storage.tables.ranges import (
+    CHUNK_ROWS,
     POSITION_BITS,
     POSITION_MAX,
     by_arrival,
@@ -133,8 +135,12 @@ def first_arrival_since(
     return None
 
 
-#: A message's key, and the size of its packet in bytes.
-Candidate = tuple[int, int]
+class Chosen(NamedTuple):
+    """Messages for a reservation, in the order of their arrival."""
+
+    keys: list[int]
+    sizes: list[int]  # of their packets, in bytes
+    stop: int | None = None  # the key of the busy message at which the choice ended
 
 
 def choose(
@@ -149,68 +155,105 @@ def choose(
     now_s: int,
     rows_max: int,
     bytes_max: int,
-) -> tuple[list[Candidate], int | None]:
+) -> Chosen:
     """Return the next messages by arrival, after `after` up to `until`, that are not in `busy`.
 
-    `busy` are keys.  With `stop_at_busy` the selection ends before the first busy message, and the
-    second value is the key of that message.  Expired messages are left out, and with `until_ms`
-    those that arrived later.  No packet is read.
+    `busy` are lookup ids.  With `stop_at_busy` the choice ends before the first busy message.
+    Expired messages are left out, and with `until_ms` those that arrived later.  No packet is read.
     """
-    chosen: list[Candidate] = []
+    chosen = Chosen([], [])
     size = 0
-    for key, packet_bytes, expires_at_s, arrived_at_ms in by_arrival(
+    rows = by_arrival(
         db, "key, length(packet) + part_bytes, expires_at_s, arrived_at_ms", queue_id, after, until
-    ):
-        if until_ms is not None and arrived_at_ms > until_ms:
+    )
+    while len(chosen.keys) < rows_max and (chunk := list(islice(rows, CHUNK_ROWS))):
+        keys, sizes, expires_at_s, arrived_at_ms = zip(*chunk, strict=True)
+        is_plain = (
+            len(chosen.keys) + len(keys) <= rows_max
+            and size + sum(sizes) <= bytes_max
+            and expires_at_s.count(None) == len(keys)
+            and (until_ms is None or max(arrived_at_ms) <= until_ms)
+            and (not busy or busy.isdisjoint([key & LOOKUP_MASK for key in keys]))
+        )
+        if is_plain:
+            chosen.keys.extend(keys)
+            chosen.sizes.extend(sizes)
+            size += sum(sizes)
             continue
-        if key in busy:
-            if stop_at_busy:
-                return chosen, key
-            continue
-        if expires_at_s is not None and expires_at_s < now_s:
-            continue
-        if len(chosen) == rows_max or (chosen and size + packet_bytes > bytes_max):
-            break
-        chosen.append((key, packet_bytes))
-        size += packet_bytes
-    return chosen, None
+        for key, packet_bytes, expires, arrived in chunk:
+            if until_ms is not None and arrived > until_ms:
+                continue
+            if key & LOOKUP_MASK in busy:
+                if stop_at_busy:
+                    return chosen._replace(stop=key)
+                continue
+            if expires is not None and expires < now_s:
+                continue
+            if len(chosen.keys) == rows_max or (chosen.keys and size + packet_bytes > bytes_max):
+                return chosen
+            chosen.keys.append(key)
+            chosen.sizes.append(packet_bytes)
+            size += packet_bytes
+    return chosen
 
 
 def reserve(
     db: sqlite3.Connection,
     reader_queue_id: int,
-    candidates: Sequence[int],
+    candidates: list[int],
     *,
     at_s: int,
     arrival: int | None,
-) -> tuple[int, Sequence[int]]:
+) -> tuple[int, list[int]]:
     """Assign the next positions to the messages with these keys.
 
     Returns the first position, and the keys that got one: messages that no longer exist get none.
     Messages that arrived up to `arrival` are not offered to the reader again.
     """
-    found = candidates
-    listed = key_list(candidates)
-    among = "FROM message WHERE key IN (SELECT value FROM json_each(?))"
-    (count,) = db.execute(f"SELECT count(*) {among}", (listed,)).fetchone()
-    if count != len(candidates):
-        there = {key for (key,) in db.execute(f"SELECT key {among}", (listed,))}
-        found = [key for key in candidates if key in there]
     (first,) = db.execute(
         "SELECT next_number FROM reader_queue WHERE id = ?", (reader_queue_id,)
     ).fetchone()
     base = reader_queue_id << POSITION_BITS | first
-    # One statement for all: the key of an element of a list is its index.
-    db.execute(
-        "INSERT INTO reservation (id, key) SELECT ? + key, value FROM json_each(?)",
-        (base, key_list(found)),
-    )
+    found = candidates
+    if not _inserted(db, base, found):
+        listed = key_list(candidates)
+        among = "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))"
+        there = {key for (key,) in db.execute(among, (listed,))}
+        found = [key for key in candidates if key in there]
+        _inserted(db, base, found)
     db.execute(
         "UPDATE reader_queue SET next_number = ?, arrival = coalesce(?, arrival),"
         " reserved_at_s = ? WHERE id = ?",
         (first + len(found), arrival, at_s, reader_queue_id),
     )
     return first, found
+
+
+def _inserted(db: sqlite3.Connection, base: int, keys: list[int]) -> bool:
+    """Insert reservations of these messages, numbered from `base`; False: not all exist.
+
+    Nothing is inserted then.
+    """
+    if not keys:
+        return True
+    if keys == list(range(keys[0], keys[0] + len(keys))):
+        # As many rows as numbers from the first key to the last: all of them exist.
+        count = db.execute(
+            "INSERT INTO reservation (id, key) SELECT key + ?, key FROM message"
+            " WHERE key BETWEEN ? AND ?",
+            (base - keys[0], keys[0], keys[-1]),
+        ).rowcount
+    else:
+        # One statement for all: the key of an element of a list is its index.
+        count = db.execute(
+            "INSERT INTO reservation (id, key) SELECT ? + listed.key, listed.value"
+            " FROM json_each(?) AS listed CROSS JOIN message WHERE message.key = listed.value",
+            (base, key_list(keys)),
+        ).rowcount
+    if count == len(keys):
+        return True
+    db.execute("DELETE FROM reservation WHERE id >= ? AND id < ?", (base, base + len(keys)))
+    return False
 
 
 class Measured(NamedTuple):
@@ -270,6 +313,20 @@ class HeldRow(NamedTuple):
         return "message"
 
 
+def held_keys(
+    db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, rows_max: int
+) -> tuple[list[int], int]:
+    """Return the keys of the next reservations of a range, and the position of the last of them.
+
+    That position is `after` if there are none.
+    """
+    rows = db.execute(
+        "SELECT id, key FROM reservation WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
+        (*position_range(reader_queue_id, after, until), rows_max),
+    ).fetchall()
+    return [key for _, key in rows], rows[-1][0] & POSITION_MAX if rows else after
+
+
 def held_page(
     db: sqlite3.Connection,
     reader_queue_id: int,
@@ -278,18 +335,14 @@ def held_page(
     *,
     rows_max: int,
     bytes_max: int,
-    with_packets: bool,
 ) -> list[HeldRow]:
-    """Return the next reservations of a range, at least one if there is any."""
-    packet = "m.packet" if with_packets else "NULL"
+    """Return the next reservations of a range with their messages, at least one if there is any."""
     rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.seal, m.part_id, {packet}"
+        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.seal, m.part_id, m.packet"
         " FROM reservation r LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
         " ORDER BY r.id LIMIT ?",
         (*position_range(reader_queue_id, after, until), rows_max),
     )
-    if not with_packets:
-        return list(map(HeldRow._make, rows))
     found: list[HeldRow] = []
     size = 0
     for chunk in in_chunks(rows, bytes_max):

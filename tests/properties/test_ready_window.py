@@ -246,16 +246,25 @@ class Queue(RuleBasedStateMachine):
         self.model.leaving.update(set(keys) & self.model.taken)
         self.callbacks.append(("release all", keys))
 
+    @precondition(lambda self: not self.model.leaving)
     @rule(choice=choices)
     def clear_to_disk(self, choice):
         from_key = pick(self.model.items, choice) if self.model.items and choice % 3 else 0
 
-        self.window.clear_to_disk(from_key, keep_taken=self.model.leaving)
+        self.window.clear_to_disk(from_key)
 
         stored = self.model.taken & self.model.disk
-        self.model.taken -= {
-            key for key in stored if key >= from_key and key not in self.model.leaving
-        }
+        self.model.taken -= {key for key in stored if key >= from_key}
+
+    @precondition(lambda self: self.model.taken & self.model.disk)
+    @rule(choice=choices)
+    def return_to_disk(self, choice):
+        """Release several held messages, as a shared reader does."""
+        keys = sorted(self.model.taken & self.model.disk)[: 1 + choice % 4]
+
+        self.window.leave_on_disk(min(keys), returned=keys)
+
+        self.model.taken.difference_update(keys)
 
     # The disk is read.
 

@@ -233,11 +233,23 @@ class TestRefill:
             add(one, key)
         assert one.horizon == NORMAL | 2
         drain(one)
-        one.clear_to_disk(0, keep_taken=[NORMAL | 1])
+        one.leave_on_disk(0)
 
         read(one, NORMAL | 1, NORMAL | 2, NORMAL | 3)
 
         assert drain(one) == [NORMAL | 2, NORMAL | 3]
+
+    def test_messages_that_are_returned_to_the_disk_are_read_again(self):
+        one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
+        one.pop()
+        one.pop()
+        one.pop()
+
+        one.leave_on_disk(NORMAL | 2, returned=[NORMAL | 2, NORMAL | 3])
+
+        assert one.horizon == NORMAL | 2
+        read(one, NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
+        assert drain(one) == [NORMAL | 2, NORMAL | 3, NORMAL | 4]
 
     def test_a_message_that_left_during_a_read_does_not_return(self):
         one = window()
