@@ -334,12 +334,21 @@ CREATE TABLE tls_peer (
 ) WITHOUT ROWID;
 
 -- The common end of the packets of one message's copies to many queues, from the label and the body
--- on.  storage/tables/shared_parts.py
+-- on; also the end of a large packet, in pieces.  storage/tables/shared_parts.py
 CREATE TABLE shared_part (
     id       INTEGER PRIMARY KEY,
     packet   BLOB NOT NULL,
     checksum INTEGER NOT NULL,
-    seal     BLOB
+    seal     BLOB,
+    follows  INTEGER                             -- the piece before it; NULL: it is the first
+);
+
+CREATE INDEX shared_part_follows ON shared_part (follows) WHERE follows IS NOT NULL;
+
+-- Pieces that are stored before the row that will refer to them.  A start deletes those that are
+-- left: their message was not accepted.
+CREATE TABLE part_ahead (
+    id INTEGER PRIMARY KEY
 );
 
 -- Acknowledgments to public queues that the directory has not yet resolved; unaddressed.py.

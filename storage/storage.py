@@ -293,6 +293,7 @@ def _prepare(
         recovery.check(db)
     identity = schema.prepare(db, migrations, now_s=now_s, new_id=new_id)
     sealing.begin(db, vault, now_s)
+    recovery.delete_unused_pieces(db)
     # From here on the writer runs the checkpoints: checkpoint.py.
     db.execute("PRAGMA wal_autocheckpoint = 0")
     if isinstance(db, VaultConnection):

@@ -23,21 +23,36 @@ def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tu
     if "part_id" not in columns:
         yield from db.execute(f"SELECT {key}, packet FROM {table} ORDER BY {key}")
         return
-    seals = "seal" in columns
+    seal = "seal" if "seal" in columns else "NULL"
     vault = Vault([STORAGE_KEY])
-    for found, head, part_id, part, seal, seal_of_part in db.execute(
-        f"SELECT {key}, {table}.packet, part_id, shared_part.packet,"
-        f" {f'{table}.seal, shared_part.seal' if seals else 'NULL, NULL'} FROM {table}"
-        f" LEFT JOIN shared_part ON shared_part.id = part_id ORDER BY {key}"
+    for found, head, part_id, seal_of_row in db.execute(
+        f"SELECT {key}, packet, part_id, {seal} FROM {table} ORDER BY {key}"
     ):
-        assert (part_id is None) == (part is None), f"part {part_id} of {found} is not there"
-        if seal is not None:
-            head, checksum = vault.opened(table, found, head, seal, part_id)
+        part = b"" if part_id is None else _part(db, part_id, vault)
+        assert part is not None, f"part {part_id} of {found} is not there"
+        if seal_of_row is not None:
+            head, checksum = vault.opened(table, found, head, seal_of_row, part_id)
             assert crc32(head) == checksum, f"{found} cannot be decrypted"
-        if seal_of_part is not None:
-            part, checksum = vault.opened("shared_part", part_id, part, seal_of_part)
-            assert crc32(part) == checksum, f"part {part_id} cannot be decrypted"
-        yield found, head if part is None else head + part
+        yield found, head + part
+
+
+def _part(db: sqlite3.Connection, part_id: int, vault: Vault | None = None) -> bytes | None:
+    """Return a part with all its pieces, None if one is missing; of any schema version."""
+    columns = {name for _, name, *_ in db.execute("PRAGMA table_info(shared_part)")}
+    seal, follows = (column if column in columns else "NULL" for column in ("seal", "follows"))
+    part, id_ = b"", part_id
+    while id_ is not None:
+        row = db.execute(
+            f"SELECT packet, {seal}, {follows} FROM shared_part WHERE id = ?", (id_,)
+        ).fetchone()
+        if row is None:
+            return None
+        packet, seal_of_row, before = row
+        if seal_of_row is not None and vault is not None:
+            packet, checksum = vault.opened("shared_part", id_, packet, seal_of_row, before)
+            assert crc32(packet) == checksum, f"part {id_} cannot be decrypted"
+        part, id_ = packet + part, before
+    return part
 
 
 def missing_parts(db: sqlite3.Connection) -> list[int]:
@@ -45,21 +60,27 @@ def missing_parts(db: sqlite3.Connection) -> list[int]:
     return [
         part_id
         for table in ("message", "outgoing", "awaiting")
-        for (part_id,) in db.execute(
-            f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL AND part_bytes IS NOT"
-            " (SELECT length(packet) FROM shared_part WHERE id = part_id)"
+        for part_id, size in db.execute(
+            f"SELECT part_id, part_bytes FROM {table} WHERE part_id IS NOT NULL"
         )
+        if (part := _part(db, part_id)) is None or len(part) != size
     ]
 
 
 def unshared_parts(db: sqlite3.Connection) -> list[int]:
-    """Return parts that no row names: there must be none."""
-    named = " UNION ".join(
-        f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL"
+    """Return parts that no row names, and that no message in progress needs: there must be none."""
+    named = {
+        part_id
         for table in ("message", "outgoing", "awaiting")
-    )
-    rows = db.execute(f"SELECT id FROM shared_part WHERE id NOT IN ({named})")
-    return [part_id for (part_id,) in rows]
+        for (part_id,) in db.execute(f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL")
+    }
+    columns = {name for _, name, *_ in db.execute("PRAGMA table_info(shared_part)")}
+    follows = "follows" if "follows" in columns else "NULL"
+    rows = dict(db.execute(f"SELECT id, {follows} FROM shared_part"))
+    named |= set(rows.values())
+    if "follows" in columns:
+        named |= {id_ for (id_,) in db.execute("SELECT id FROM part_ahead")}
+    return [part_id for part_id in rows if part_id not in named]
 
 
 def memory_bytes(packets: Iterable[Packet]) -> int:

@@ -34,11 +34,13 @@ from qmd.peers.tls_peers import TlsPeers
 from qmd.peers.tls_watch import TlsWatch
 from qmd.peers.transmitter import Transmitter
 from qmd.queues.limits import Limits
+from qmd.queues.parts_ahead import PartsAhead
 from qmd.runtime.services import Services
 from qmd.transfer.acceptance import Acceptance
 from qmd.transfer.arrivals import Arrivals
 from qmd.transfer.confirmation import Confirmations
 from qmd.transfer.incoming import Incoming
+from qmd.transfer.large_arrivals import LargeArrivals
 from qmd.transfer.local_destinations import LocalDestinations
 from qmd.transfer.received_acks import ReceivedAcks
 from qmd.transfer.relay import Relay
@@ -223,6 +225,9 @@ class TransferLayer(StateLayer):
     def _make_incoming(self) -> None:
         services = self.services
         sequence_order = SequenceOrder(services, self.incoming_streams, self.identities)
+        senders = SenderAccess(
+            self.access_register, self.origins, self.local_destinations.is_listed
+        )
         acceptance = Acceptance(
             services,
             self.admission,
@@ -231,9 +236,12 @@ class TransferLayer(StateLayer):
             self.next_hops,
             self.relay,
             sequence_order,
-            SenderAccess(self.access_register, self.origins, self.local_destinations.is_listed),
+            senders,
             self._speakers,
             self.peers.shortage,
+        )
+        large = LargeArrivals(
+            self.local_destinations, self.admission, senders, self._speakers, PartsAhead(services)
         )
         arrivals = Arrivals(
             services,
@@ -255,6 +263,7 @@ class TransferLayer(StateLayer):
             received_acks,
             self.recorder,
             SecurityGate(services, self.local_destinations, self.keyring, self.security_answers),
+            large,
         )
 
     def _connect_transfer(self) -> None:

@@ -142,11 +142,12 @@ class DeadLetters:
         part_id: int | None = None,
         *,
         host: str = "",
-    ) -> None:
+    ) -> bool:
         """Keep a message that ends in `queue` as a dead letter, with the open batch.
 
-        `wall_ms` is the time by the wall clock. `part_id` is the shared part of the packet, if the
-        row that the same batch deletes refers to one. `host` is the host that sent the message,
+        Returns whether there was room for it. `wall_ms` is the time by the wall clock. `part_id` is
+        the stored part that ends the packet: that of the row which the same batch deletes, or one
+        that was stored ahead. `host` is the host that sent the message,
         and for which dead letters have a budget; "": an application here has sent it.
         """
         if host and (why_not := self._refused_letters.make_room(host, len(packet))):
@@ -156,7 +157,7 @@ class DeadLetters:
                 ),
                 [packet],
             )
-            return
+            return False
         self.counts[message_class] += 1
         to_queue = self.dead_letter_queue(packet)
         dead = patch_class(packet, message_class)
@@ -174,6 +175,7 @@ class DeadLetters:
             [packet],
             places=[place],
         )
+        return True
 
     def journal(self, packet: bytes) -> None:
         """Copy a delivered message to the machine journal with the open batch, if it has room."""

@@ -114,14 +114,7 @@ class Nacks:
             # Beyond the share of its host in the event log, a refusal is only counted.
             result = result._replace(dead_letter=None, acknowledgment=None)
         if result.dead_letter is not None:
-            self._dead_letters.dead_letter(
-                packet,
-                message_class,
-                f"{reason} It came from {guid_text(source)} at {connection.host}.",
-                wall_ms,
-                name,
-                host=connection.origin,
-            )
+            self._keep_dead_letter(refusal, wall_ms)
         if result.acknowledgment is not None:
             batch = self._services.storage.batch
             self._acknowledgments.to_application(message, result.acknowledgment, batch, connection)
@@ -168,6 +161,22 @@ class Nacks:
             return False
         self._recorder.record(header, [refusal.packet])
         return True
+
+    def _keep_dead_letter(self, refusal: _Refusal, wall_ms: int) -> None:
+        connection, packet = refusal.connection, refusal.packet
+        source, ahead = refusal.message.user.source_queue_manager, connection.ahead.part
+        part_id = None if ahead is None else ahead.id_for(packet)
+        is_kept = self._dead_letters.dead_letter(
+            packet,
+            refusal.message_class,
+            f"{refusal.reason} It came from {guid_text(source)} at {connection.host}.",
+            wall_ms,
+            refusal.queue,
+            part_id,
+            host=connection.origin,
+        )
+        if ahead is not None and part_id is not None and is_kept:
+            ahead.use(self._services.storage.batch)
 
     def _send_final_ack(self, refusal: _Refusal, message_class: int, *, is_listed: bool) -> None:
         """Send a final ack over the connection of the message, after the commit of its refusal."""

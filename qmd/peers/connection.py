@@ -24,6 +24,7 @@ from qmd.core.session import (
     Session,
 )
 from qmd.core.url_links import preface
+from qmd.peers.ahead import Ahead
 from qmd.peers.offers import Offers
 from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from qmd.core.retry import Retry
     from qmd.core.session_events import Received
     from qmd.peers.admission import Admission
+    from qmd.peers.ahead import LargeSink
     from qmd.peers.announced import Announced, AnnouncedSessions
     from qmd.peers.configured_hosts import ConfiguredHosts
     from qmd.peers.dial_gate import QueuesOfLink
@@ -60,6 +62,9 @@ class MessageSink(Protocol):
     """The receiver of user messages: `Incoming` of qmd/transfer."""
 
     def receive(self, connection: PeerConnection, messages: list[Received], now: float) -> None: ...
+
+    @property
+    def large(self) -> LargeSink: ...
 
 
 class SessionUser(Protocol):
@@ -148,6 +153,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         #: Called with this session when a message of it was accepted for the first time.
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored
+        self.ahead = Ahead(sink.large)
         self.offers = Offers(None)
         self.is_upgraded = False  # it has proven a key for an origin that was an address
         self.goes_to_tls = False  # it ends, because the peer offers TLS

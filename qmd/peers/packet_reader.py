@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.core.session import Session
+    from qmd.peers.ahead import Ahead
     from qmd.peers.reputation import Reputation
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
@@ -49,6 +50,7 @@ class PacketReceiver(Protocol):
     session: Session | None
     host: str
     opened_at: float
+    ahead: Ahead
 
     def process(self, packets: list[bytes], now: float) -> None: ...
     def flush_soon(self) -> None: ...
@@ -90,6 +92,7 @@ class PacketReader:
         self._waits_for_memory = False
         self._waits_for_disk = False
         self._waits_for_turn = False
+        self._ahead_of: bytes | None = None  # the packet whose end is, or was, stored ahead
         self._reading_waits = False  # while incomplete packets wait for their turn
         self._is_heavy = False  # while it waits: it has more packets than its turn permits
         self._tiny_reads = 0
@@ -115,6 +118,7 @@ class PacketReader:
         self._is_closed = True
         self._pending = []
         self._services.memory.packets.leave(self)
+        self._connection.ahead.forget()
         self.buffer.clear()
         del self._connection
 
@@ -164,6 +168,8 @@ class PacketReader:
     def resume(self) -> None:
         """Process pending packets, and read on: the disk has caught up."""
         self._waits_for_disk = False
+        if not self._is_closed:
+            self._forget_ahead()
         self._advance(self._loop.time())
 
     def take_turn(self, now: float, packets_max: int) -> None:
@@ -177,6 +183,8 @@ class PacketReader:
         if self._pending and not self._waits_for_disk:
             if not self._connection.handshake_done:
                 self._process_handshake(now)
+            elif self._must_wait_for_ahead():
+                return
             else:
                 self._begin_turn()
                 own_max = (
@@ -187,6 +195,27 @@ class PacketReader:
                 self._process(min(own_max, packets_max), now)
             self._wait_for_turn(now, is_heavy=self._is_heavy)
         self._advance(now)
+
+    def _must_wait_for_ahead(self) -> bool:
+        """Let the end of a large packet be stored before the packet is processed."""
+        packet = self._pending[0]
+        if self._ahead_of is packet or not self._is_bulk:
+            return False
+        self._ahead_of, connection = packet, self._connection
+        # It waits for a turn all the time: for the one that follows.
+        self._waits_for_turn = connection.ahead.store(connection, packet, self._stored_ahead)
+        return self._waits_for_turn
+
+    def _stored_ahead(self) -> None:
+        if not self._is_closed:
+            self._turns.wait(self, Class.BULK, self._host)
+
+    def _forget_ahead(self) -> None:
+        """Delete what was stored of a packet that was decided about, if no message has it."""
+        packet = self._ahead_of
+        if packet is not None and not (self._pending and self._pending[0] is packet):
+            self._ahead_of = None
+            self._connection.ahead.forget()
 
     def memory_available(self) -> None:
         """Try again to get memory for the packet that is incomplete."""
@@ -352,8 +381,14 @@ class PacketReader:
         else:
             packets, self._pending = pending, []
         self._processed += len(packets)
+        self._connection.flush_soon()
+        self._pass_on(packets, now)
+        if not (self._is_closed or self._waits_for_disk):
+            self._forget_ahead()
+
+    def _pass_on(self, packets: list[bytes], now: float) -> None:
+        """Pass packets to the connection, and count the time that it takes."""
         connection = self._connection
-        connection.flush_soon()
         if not self._reputation.is_trusted:
             self._process_untrusted(packets, now)
             return

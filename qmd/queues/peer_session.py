@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from qmd.core.principals import Principal
     from qmd.core.session import Session
     from qmd.queues.incoming_stream import IncomingStream
+    from qmd.queues.parts_ahead import PartAhead
+
+
+class StoredAhead(Protocol):
+    """The stored end of the large packet that is decided about."""
+
+    part: PartAhead | None
 
 
 class PeerSession(Protocol):
@@ -28,6 +35,8 @@ class PeerSession(Protocol):
     streams: dict[IncomingStream, None]
     owed_order_acks: dict[IncomingStream, None]
 
+    @property
+    def ahead(self) -> StoredAhead: ...
     def origin_for(self, source: bytes) -> str:
         """Return the origin for which a message of a source counts that this session brings.
 

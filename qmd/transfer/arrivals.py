@@ -128,7 +128,11 @@ class Arrivals:
                 turn.connection, user.source_queue_manager, user.message_number
             )
         if user.flags & _EXPRESS_BITS:
-            put(queue, stored, batch)
+            ahead = turn.connection.ahead.part
+            part_id = None if ahead is None else ahead.id_for(packet)
+            put(queue, stored, batch, part_id=part_id)
+            if ahead is not None and part_id is not None:
+                ahead.use(batch)
             arrivals = turn.arrivals.get(queue)
             if arrivals is None:
                 turn.arrivals[queue] = [stored]

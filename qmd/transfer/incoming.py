@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.acceptance import Acceptance
     from qmd.transfer.arrivals import Arrivals
+    from qmd.transfer.large_arrivals import LargeArrivals
     from qmd.transfer.received_acks import ReceivedAcks
     from qmd.transfer.security_gate import CheckedMessages, SecurityGate
     from storage.engine.batch import Batch
@@ -53,6 +54,7 @@ class Incoming:
         received_acks: ReceivedAcks,
         recorder: Recorder,
         gate: SecurityGate,
+        large: LargeArrivals,
     ) -> None:
         self._services = services
         self._acceptance = acceptance
@@ -62,6 +64,7 @@ class Incoming:
         self._received_acks = received_acks
         self._recorder = recorder
         self._gate = gate
+        self.large = large
         gate.connect(self._checked)
         self._waiting_for_disk: dict[PeerConnection, None] = {}
         self._awaited: Batch | None = None  # after its commit, waiting connections are looked at

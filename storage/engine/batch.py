@@ -23,6 +23,7 @@ from storage.engine.link_changes import LinkChanges
 from storage.engine.load import Load, Part
 from storage.engine.outgoing_changes import OutgoingChanges
 from storage.engine.pending import Read, T, Unit
+from storage.engine.piece_changes import PieceChanges
 from storage.errors import StorageError
 from storage.tables import events, messages, outcomes, shared_parts
 from storage.tables.events import Event
@@ -48,6 +49,8 @@ class Batch:
     incoming = Part(IncomingChanges)
     #: Deliveries of the links of doors.
     links = Part(LinkChanges)
+    #: Pieces of large packets.
+    pieces = Part(PieceChanges)
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class Batch:
 
     def insert_shared_part(self, part_id: int, packet: bytes) -> None:
         """Insert the common end of packets in this batch.  The caller chooses an unused id."""
-        self._shared_parts.append((part_id, packet))
+        self._shared_parts.append((part_id, packet, None))
         self.load.bytes += len(packet)
         self.load.count(1)
 
@@ -216,6 +219,9 @@ class Batch:
         outgoing: OutgoingChanges | None = made.get("outgoing")
         incoming: IncomingChanges | None = made.get("incoming")
         links: LinkChanges | None = made.get("links")
+        pieces: PieceChanges | None = made.get("pieces")
+        if pieces is not None:
+            pieces.write(db)
         if self._messages:
             messages.insert(db, self._messages)
         for rows in self._columns:

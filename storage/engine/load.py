@@ -12,7 +12,7 @@ P = TypeVar("P")
 class Load:
     """The number of rows, deletions and units of a batch, and the bytes of its packets."""
 
-    __slots__ = ("_on_act", "bytes", "has_calls", "is_empty", "rows", "waits")
+    __slots__ = ("_on_act", "bytes", "has_calls", "is_empty", "piece_bytes", "rows", "waits")
 
     def __init__(self, on_act: Callable[[], bool]) -> None:
         """Create an empty load.
@@ -21,6 +21,7 @@ class Load:
         """
         self.rows = 0
         self.bytes = 0
+        self.piece_bytes = 0  # of these, bytes of pieces of large packets
         self.is_empty = True
         self.has_calls = False  # units, reads or long ranges, whose time is not known
         self.waits = True  # no change so far requires an immediate commit

@@ -20,7 +20,9 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from storage.engine.hindrance import can_wait
 from storage.errors import DatabaseDamaged
+from storage.tables import shared_parts
 
 CHUNK_BYTES = 1024 * 1024
 PROBLEMS_MAX = 5
@@ -74,3 +76,21 @@ def check(db: sqlite3.Connection) -> None:
         raise DatabaseDamaged(
             f"queues.db is damaged: {'; '.join(found)}; `qmd check` reports which data can be saved"
         )
+
+
+def delete_unused_pieces(db: sqlite3.Connection) -> None:
+    """Delete the pieces of large packets that the last run had not accepted when it ended.
+
+    On a full disk they stay until a later start.
+    """
+    if not shared_parts.any_ahead(db):
+        return
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        shared_parts.delete_all_ahead(db)
+        db.execute("COMMIT")
+    except (sqlite3.Error, MemoryError) as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if not can_wait(error):
+            raise

@@ -57,6 +57,9 @@ JOIN_S = 0.001
 #: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
 ORDINARY_BYTES = 64 * 1024
 NEW_PART = 0.1
+#: A checkpoint follows so many bytes of pieces of large packets: it takes some 2 ms, so that others
+#: do not wait for a long one.  It costs these packets nothing: each page of theirs is copied once.
+PIECES_LOGGED_BYTES = 1024 * 1024
 #: Rows of the commit for a message alone, and of what leaves with it.
 FEW_ROWS = 8
 #: Few rows are committed at once while an ordinary commit takes less than this: no longer than one
@@ -81,6 +84,7 @@ class Writer:
         self._marker = marker
         self._log_pages_max = options.log_pages_max(page_bytes)
         self._is_checkpointing = False
+        self._pieces_logged_bytes = 0  # since the last checkpoint
         # the connection's thread detects it first
         self._checkpoint_failure: BaseException | None = None
         self._committing: Batch | None = None
@@ -125,9 +129,9 @@ class Writer:
 
     @property
     def bytes_waiting(self) -> int:
-        """Bytes of the packets that are not durable yet."""
-        committing = self._committing
-        return self.batch.load.bytes + (0 if committing is None else committing.load.bytes)
+        """Bytes of the packets that are not durable yet, without pieces that are stored ahead."""
+        loads = [each.load for each in (self.batch, self._committing) if each is not None]
+        return sum(load.bytes - load.piece_bytes for load in loads)
 
     def has_waiting(self, rows: int, size: int) -> bool:
         """Return whether so many rows, or so many bytes of packets, are not durable yet."""
@@ -336,12 +340,15 @@ class Writer:
         took_s = self._loop.time() - self._began_at
         self.figures.committed(took_s, batch)
         self._was_small = _is_small(batch)
+        self._pieces_logged_bytes += batch.load.piece_bytes
         if batch.load.bytes < ORDINARY_BYTES:
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
         if error is not None:
             self._fail(_failed("a commit", error), error)
-        elif self._failure is None and is_long:
-            self._is_checkpointing = True
+        elif self._failure is None and (
+            is_long or self._pieces_logged_bytes >= PIECES_LOGGED_BYTES
+        ):
+            self._is_checkpointing, self._pieces_logged_bytes = True, 0
             self._checkpoint_began_at = self._loop.time()
             self._calls.begin(self._checkpoint, self._checkpointed)
         if self._failure is not None:

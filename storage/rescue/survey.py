@@ -195,8 +195,8 @@ class Survey:
     def _add_part(self, row: FoundRow) -> None:
         """Add a shared part.  An intact part is valid even in doubt: no id is used twice."""
         match row.values:
-            case (_, bytes(packet), int(checksum), *seal) if checksum_of(packet) == checksum:
-                self.parts.add(row.rowid, packet, next(iter(seal), None))
+            case (_, bytes(packet), int(checksum), *later) if checksum_of(packet) == checksum:
+                self.parts.add(row.rowid, packet, *later[:2])
             case _ if row.certain:
                 self.findings.append(
                     f"row {row.rowid} of table shared_part is damaged, and with it the copies of a"
@@ -408,6 +408,15 @@ def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
     return found if isinstance(found, int) else None
 
 
+class _Place(NamedTuple):
+    """The place of a piece in the file of parts."""
+
+    offset: int
+    size: int
+    seal: bytes | None
+    follows: int | None
+
+
 class _Parts:
     """Shared parts of copies, by id; stored on disk, because they may be many and long.
 
@@ -416,32 +425,51 @@ class _Parts:
 
     def __init__(self, vault: Vault | None) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._places: dict[int, tuple[int, int, bytes | None]] = {}
+        self._places: dict[int, _Place] = {}
         self._vault = vault
 
-    def add(self, part_id: int, packet: bytes, seal: Value = None) -> None:
-        of_row = seal if isinstance(seal, bytes) else None
-        self._places[part_id] = self._file.seek(0, 2), len(packet), of_row
+    def add(self, part_id: int, packet: bytes, seal: Value = None, follows: Value = None) -> None:
+        self._places[part_id] = _Place(
+            self._file.seek(0, 2),
+            len(packet),
+            seal if isinstance(seal, bytes) else None,
+            follows if isinstance(follows, int) else None,
+        )
         self._file.write(packet)
 
     def get(self, part_id: int) -> bytes | None:
-        if part_id not in self._places:
+        """Return a part, with all its pieces; None if one is missing or damaged."""
+        pieces: list[bytes] = []
+        following: int | None = part_id
+        while following is not None and len(pieces) <= len(self._places):
+            piece = self._piece(following)
+            if piece is None:
+                return None
+            pieces.append(piece)
+            following = self._places[following].follows
+        return b"".join(reversed(pieces)) if following is None else None
+
+    def _piece(self, part_id: int) -> bytes | None:
+        place = self._places.get(part_id)
+        if place is None:
             return None
-        offset, size, seal = self._places[part_id]
-        self._file.seek(offset)
-        stored = self._file.read(size)
-        if seal is None:
+        self._file.seek(place.offset)
+        stored = self._file.read(place.size)
+        if place.seal is None:
             return stored
         if self._vault is None:
             return None
-        packet, checksum = self._vault.opened("shared_part", part_id, stored, seal)
+        packet, checksum = self._vault.opened(
+            "shared_part", part_id, stored, place.seal, place.follows
+        )
         return packet if is_whole(packet, checksum) else None
 
-    def items(self) -> Iterator[tuple[int, bytes]]:
-        for part_id in self._places:
-            packet = self.get(part_id)
+    def items(self) -> Iterator[tuple[int, bytes, int | None]]:
+        """Return the id, the bytes, and the id of the piece before it, of each intact piece."""
+        for part_id, place in self._places.items():
+            packet = self._piece(part_id)
             if packet is not None:
-                yield part_id, packet
+                yield part_id, packet, place.follows
 
     def close(self) -> None:
         self._file.close()

@@ -130,6 +130,7 @@ _COLUMNS = {
     "message": ("key", "packet", "part_id"),
     "outgoing": ("key", "packet", "part_id"),
     "awaiting": ("number", "packet", "part_id"),
+    "shared_part": ("id", "packet", "follows"),
     "stage": ("id", "data", "NULL"),
     "delayed": ("number", "data", "NULL"),
 }

@@ -9,6 +9,14 @@ packet, and refers to the part that follows it:
 The functions here return rows with complete packets.  Ordinary rows have no `part_id`, and no
 additional cost.
 
+The end of a large packet is a part in pieces, each a row that names the piece before it.  A row of
+a message refers to the last one.  They are stored ahead, a piece in a commit, so that no commit of
+others waits until megabytes are on the disk; the commit of the row makes them its part:
+
+    row      head ─── part_id ──► shared_part 13 ── follows ──► 12 ── follows ──► 11
+
+`part_ahead` lists the pieces without a row, which a start deletes.
+
 A part is deleted in the commit that deletes its last row.  That is found by a query, not counted:
 each of the three tables has an index of its few rows that have a part.
 """
@@ -21,8 +29,8 @@ from zlib import crc32
 
 from storage.vault import open_row, writing_vault
 
-#: Id, bytes.
-NewPart = tuple[int, bytes]
+#: Id, bytes, and id of the piece before it.
+NewPart = tuple[int, bytes, int | None]
 #: Id of a part, and its size in bytes.
 PartOf = tuple[int, int]
 
@@ -37,14 +45,44 @@ def insert(db: sqlite3.Connection, parts: Iterable[NewPart]) -> None:
     vault = writing_vault(db)
     if vault is not None:
         db.executemany(
-            "INSERT INTO shared_part (id, packet, checksum, seal) VALUES (?, ?, ?, ?)",
-            ((id_, *vault.stored("shared_part", id_, packet)) for id_, packet in parts),
+            "INSERT INTO shared_part (id, follows, packet, checksum, seal) VALUES (?, ?, ?, ?, ?)",
+            (
+                (id_, follows, *vault.stored("shared_part", id_, packet, follows))
+                for id_, packet, follows in parts
+            ),
         )
         return
     db.executemany(
-        "INSERT INTO shared_part (id, packet, checksum) VALUES (?, ?, ?)",
-        ((id_, packet, crc32(packet)) for id_, packet in parts),
+        "INSERT INTO shared_part (id, follows, packet, checksum) VALUES (?, ?, ?, ?)",
+        ((id_, follows, packet, crc32(packet)) for id_, packet, follows in parts),
     )
+
+
+def list_ahead(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """List pieces to which no row refers yet."""
+    db.executemany("INSERT INTO part_ahead (id) VALUES (?)", ((id_,) for id_ in ids))
+
+
+def take_from_list(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Remove pieces from the list, because a row of this commit refers to them."""
+    db.executemany("DELETE FROM part_ahead WHERE id = ?", ((id_,) for id_ in ids))
+
+
+def delete_ahead(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Delete pieces that no row will refer to."""
+    rows = [(id_,) for id_ in ids]
+    db.executemany("DELETE FROM shared_part WHERE id = ?", rows)
+    db.executemany("DELETE FROM part_ahead WHERE id = ?", rows)
+
+
+def delete_all_ahead(db: sqlite3.Connection) -> None:
+    """Delete all pieces that no row refers to."""
+    delete_ahead(db, [id_ for (id_,) in db.execute("SELECT id FROM part_ahead")])
+
+
+def any_ahead(db: sqlite3.Connection) -> bool:
+    """Return whether there are pieces that no row refers to."""
+    return db.execute("SELECT 1 FROM part_ahead LIMIT 1").fetchone() is not None
 
 
 def whole(db: sqlite3.Connection, row: Row) -> Row:
@@ -65,14 +103,37 @@ def whole(db: sqlite3.Connection, row: Row) -> Row:
 
 
 def find(db: sqlite3.Connection, part_id: int) -> tuple[bytes, int | None] | None:
-    """Return the decrypted part and its checksum; None if it does not exist."""
+    """Return the decrypted part and its checksum; None if it does not exist.
+
+    If a piece of it is damaged or missing, the checksum does not match.
+    """
+    last = _piece(db, part_id)
+    if last is None or last[2] is None:
+        return last if last is None else last[:2]
+    pieces, seen = [last], {part_id}
+    follows: int | None = last[2]
+    while follows is not None:
+        piece = None if follows in seen else _piece(db, follows)
+        if piece is None:
+            packet = b"".join(each[0] for each in reversed(pieces))
+            return packet, crc32(packet) ^ 1
+        seen.add(follows)
+        pieces.append(piece)
+        follows = piece[2]
+    packet = b"".join(each[0] for each in reversed(pieces))
+    is_whole = all(crc32(piece) == checksum for piece, checksum, _ in pieces)
+    return packet, crc32(packet) ^ (not is_whole)
+
+
+def _piece(db: sqlite3.Connection, id_: int) -> tuple[bytes, int | None, int | None] | None:
+    """Return a decrypted row, its checksum, and the id of the piece before it."""
     row = db.execute(
-        "SELECT packet, checksum, seal FROM shared_part WHERE id = ?", (part_id,)
+        "SELECT packet, checksum, seal, follows FROM shared_part WHERE id = ?", (id_,)
     ).fetchone()
     if row is None:
         return None
-    packet, checksum, seal = row
-    return open_row(db, "shared_part", part_id, packet, seal, checksum)
+    packet, checksum, seal, follows = row
+    return *open_row(db, "shared_part", id_, packet, seal, checksum, follows), follows
 
 
 def joined(
@@ -108,17 +169,31 @@ def leaving(
 
 
 def delete_unnamed(db: sqlite3.Connection, ids: Iterable[int] | None = None) -> int:
-    """Delete those of these parts (None: of all) that no row refers to; return how many."""
+    """Delete those of these parts (None: of all) that no row refers to; return how many rows.
+
+    With a part its pieces are deleted.  Of all parts: also pieces that were stored ahead.
+    """
     among = "" if ids is None else " AND id IN (SELECT value FROM json_each(?))"
-    deleted = db.execute(
-        f"DELETE FROM shared_part WHERE {_UNNAMED}{among}",
-        () if ids is None else (f"[{','.join(map(str, ids))}]",),
-    )
-    return deleted.rowcount
+    parameters: tuple[str, ...] = () if ids is None else (_listed(ids),)
+    count = 0
+    while True:
+        deleted = db.execute(
+            f"DELETE FROM shared_part WHERE {_UNNAMED}{among} RETURNING follows", parameters
+        ).fetchall()
+        count += len(deleted)
+        before = [follows for (follows,) in deleted if follows is not None]
+        if not before:
+            return count
+        among, parameters = " AND id IN (SELECT value FROM json_each(?))", (_listed(before),)
+
+
+def _listed(ids: Iterable[int]) -> str:
+    return f"[{','.join(map(str, ids))}]"
 
 
 _UNNAMED = " AND ".join(
-    f"NOT EXISTS (SELECT 1 FROM {table} WHERE part_id = shared_part.id)" for table in TABLES
+    f"NOT EXISTS (SELECT 1 FROM {table} AS other WHERE other.{column} = shared_part.id)"
+    for table, column in (*((table, "part_id") for table in TABLES), ("shared_part", "follows"))
 )
 
 

@@ -192,6 +192,7 @@ def _pages_of_rows(folder: Path) -> Pages:
                 f"SELECT {column}, part_id FROM {table} WHERE part_id IS NOT NULL"
             )
         }
+        follows = dict(db.execute("SELECT id, follows FROM shared_part"))
         free = file.freelist().pages
         for number in range(3, file.page_count + 1):
             kind, above = file.pointer(number)
@@ -211,7 +212,10 @@ def _pages_of_rows(folder: Path) -> Pages:
                 for cell in page.cells:
                     found[table, cell.rowid] = {number, *_chain(file, cell.overflow)}
     for key, part in parts.items():
-        found[key] |= found["shared_part", part]
+        piece: int | None = part
+        while piece is not None:
+            found[key] |= found["shared_part", piece]
+            piece = follows[piece]
     return found
 
 

@@ -10,14 +10,14 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from protocol.names.format_name import parse_format_name
 from qmd.control_protocol.messages import RECOVERABLE, NewMessage
 from qmd.message.addresses import NO_ADDRESS, queue_address
 from qmd.message.build import compose
-from qmd.message.shared_packet import cut
+from qmd.message.shared_packet import cut, split
 from storage import Storage, StorageOptions
 from storage.tables import counters, directory_changes, queues, stages, ways_back
 from storage.tables.directory_changes import DirectoryChange
@@ -81,10 +81,11 @@ class Traffic:
 
     async def _step(self, storage: Storage) -> None:
         choose = self._random
-        acts: dict[Callable[[Storage], object], int] = {
+        acts: dict[Callable[[Storage], Awaitable[None] | None], int] = {
             self._insert: 30,
             self._insert_outgoing: 10,
             self._insert_copies: 3,
+            self._insert_pieces: 3,
             self._drain: 20,
             self._delete_some: 10,
             self._small_tables: 6,
@@ -96,7 +97,9 @@ class Traffic:
             first = await storage.batch.run(lambda db: counters.reserve(db, "arrival", BLOCK))
             self._arrival, self._reserved = first, first + BLOCK
             await storage.batch.run(lambda db: counters.reserve(db, "message", BLOCK))
-        act(storage)
+        going_on = act(storage)
+        if going_on is not None:
+            await going_on
         if choose.random() < 0.1:
             await storage.vacuum(choose.choice((1, 20, 10_000)))
         if choose.random() < 0.02:
@@ -167,6 +170,31 @@ class Traffic:
             storage.batch.insert_shared_part(part_id, packet[len(head) :])
             storage.batch.insert_message_copies(rows, len(head) * len(rows))
             self._live["message"] += [row[0] for row in rows]
+
+    async def _insert_pieces(self, storage: Storage) -> None:
+        """Insert a message whose end is stored ahead, or leave the pieces without it."""
+        packet = self._packet()
+        self._sequences += 1
+        first = self._arrival * 1000 + self._sequences * 10
+        head = packet[: split(packet)]
+        size = self._random.choice((500, 5_000)) + len(packet) // 8
+        ids: list[int] = []
+        for at in range(len(head), len(packet), size):
+            follows = ids[-1] if ids else None
+            ids.append(first + len(ids))
+            storage.batch.pieces.insert(ids[-1], packet[at : at + size], follows)
+            if self._random.random() < 0.7:
+                await storage.batch.barrier()
+        fate = self._random.choice(("accepted", "accepted", "refused", "left"))
+        if fate == "accepted":
+            for key in list(self._keys(self._random.choice(self._queues)))[:1]:
+                part = ids[-1], len(packet) - len(head)
+                storage.batch.insert_message(key, head, 1, part=part)
+                storage.batch.pieces.use(ids)
+                self._live["message"].append(key)
+                return
+        if fate != "left":
+            storage.batch.pieces.delete(ids)
 
     def _drain(self, storage: Storage) -> None:
         """Remove the oldest messages, as readers do."""

@@ -102,6 +102,22 @@ REMOVALS = (
         "tests/unit/peers/test_packet_reader.py::test_large_packets_take_turns_of_their_own",
     ),
     Removal(
+        "fifty senders of 4 MB",
+        "qmd/transfer/large_arrivals.py",
+        "if len(packet) <= LARGE_BYTES or",
+        "if len(packet) > LARGE_BYTES or",
+        "tests/integration/transfer/test_large_arrivals.py"
+        "::test_a_large_message_is_stored_in_pieces",
+    ),
+    Removal(
+        "fifty senders of 4 MB",
+        "qmd/queues/parts_ahead.py",
+        "        if not part.is_used and part.ids:",
+        "        if part.is_used and part.ids:",
+        "tests/integration/transfer/test_large_arrivals.py"
+        "::test_a_session_that_ends_leaves_no_piece",
+    ),
+    Removal(
         "floods of small messages",
         "qmd/peers/packet_reader.py",
         "        if self._pending and not (self._waits_for_turn or self._waits_for_disk):",

@@ -81,6 +81,25 @@ class Memory:
         pass
 
 
+class Ahead:
+    """The ends of packets that are stored ahead, if `stores_ahead` is set."""
+
+    def __init__(self) -> None:
+        self.stores_ahead = False
+        self.stored: list[
+            tuple[bytes, Any]
+        ] = []  # packets, and the functions that await their ends
+        self.forgotten_count = 0
+
+    def store(self, session: Any, packet: bytes, on_end: Any) -> bool:
+        if self.stores_ahead:
+            self.stored.append((packet, on_end))
+        return self.stores_ahead
+
+    def forget(self) -> None:
+        self.forgotten_count += 1
+
+
 class Connection:
     """A connection that records its packets; `on_process` is called with each batch."""
 
@@ -93,6 +112,7 @@ class Connection:
         self.batches: list[list[bytes]] = []
         self.closed: list[str] = []
         self.on_process: Any = lambda packets: None
+        self.ahead: Any = Ahead()
 
     def process(self, packets: list[bytes], now: float) -> None:
         self.batches.append(packets)
@@ -224,6 +244,80 @@ def test_large_packets_take_turns_of_their_own() -> None:
     assert setup.turns.serve() is Class.BULK
     assert setup.processed == [2, 1]
     assert setup.transport.is_read
+
+
+def read_large(setup: Setup) -> bytes:
+    """Let the peer send a large packet; return it."""
+    large = packet(LARGE_BYTES + 1)
+    for start in range(0, len(large), 16_384):
+        setup.read(large[start : start + 16_384])
+    return large
+
+
+def test_a_large_packet_is_processed_when_its_end_is_stored() -> None:
+    setup = Setup()
+    setup.connection.ahead.stores_ahead = True
+    large = read_large(setup)
+
+    assert setup.turns.serve() is Class.BULK
+    [(ahead, on_end)] = setup.connection.ahead.stored
+    assert ahead == large
+    assert setup.processed == []
+    assert not setup.turns.waiting
+    assert not setup.transport.is_read
+
+    on_end()
+    assert setup.processed == []
+    assert setup.turns.serve() is Class.BULK
+    assert setup.processed == [1]
+    assert setup.connection.ahead.forgotten_count == 1
+    assert setup.transport.is_read
+    assert len(setup.connection.ahead.stored) == 1
+
+
+def test_the_end_of_a_packet_is_kept_while_it_is_decided_about() -> None:
+    setup = Setup()
+    setup.connection.ahead.stores_ahead = True
+    setup.connection.on_process = lambda packets: setup.reader.pause()
+    read_large(setup)
+    setup.turns.serve()
+    setup.connection.ahead.stored[0][1]()
+
+    setup.turns.serve()
+    assert setup.processed == [1]
+    assert setup.connection.ahead.forgotten_count == 0
+
+    setup.reader.resume()
+    assert setup.connection.ahead.forgotten_count == 1
+
+
+def test_an_end_that_is_stored_after_the_connection_has_closed_wakes_nothing() -> None:
+    setup = Setup()
+    setup.connection.ahead.stores_ahead = True
+    read_large(setup)
+    setup.turns.serve()
+
+    setup.reader.close()
+    assert setup.connection.ahead.forgotten_count == 1
+    setup.connection.ahead.stored[0][1]()
+
+    assert not setup.turns.waiting
+    assert setup.processed == []
+
+
+def test_a_lost_connection_ends_when_the_end_of_its_packet_is_stored() -> None:
+    setup = Setup(is_trusted=False)
+    setup.connection.ahead.stores_ahead = True
+    read_large(setup)
+    setup.turns.serve()
+
+    setup.reader.connection_lost("the peer closed the connection")
+    assert setup.connection.closed == []
+    setup.connection.ahead.stored[0][1]()
+    setup.turns.serve()
+
+    assert setup.connection.closed == ["the peer closed the connection"]
+    assert setup.processed == []
 
 
 def test_packets_without_messages_make_no_connection_trusted() -> None:

@@ -21,7 +21,7 @@ def key(arrival: int) -> int:
 @pytest.fixture
 def copies(db: sqlite3.Connection) -> sqlite3.Connection:
     """Insert two incoming copies, two outgoing copies, and an ordinary message."""
-    shared_parts.insert(db, [(1, PART)])
+    shared_parts.insert(db, [(1, PART, None)])
     of = 1, len(PART)
     messages.insert_copies(db, [(key(n), 1, None, None, HEAD, of) for n in (1, 2)])
     rows = [(key(n), HEAD) for n in (1, 2)]
@@ -129,7 +129,7 @@ def test_damage_of_either_half_is_detected(copies: sqlite3.Connection, damage: s
 
 
 def test_a_message_that_waits_for_its_receipt_keeps_the_part(db: sqlite3.Connection) -> None:
-    shared_parts.insert(db, [(1, PART)])
+    shared_parts.insert(db, [(1, PART, None)])
     head = bytes(56) + (7).to_bytes(4, "little") + bytes(40)
     until = awaiting.confirm_by(None)
     copy = outgoing.NewCopies([(key(1), head)], None, until, False, (1, len(PART)))

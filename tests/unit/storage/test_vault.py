@@ -136,7 +136,7 @@ def fill(db: sqlite3.Connection) -> None:
     """Write a packet into each table that holds some."""
     messages.insert(db, [(key(1), 1, None, None, PACKET)])
     messages.insert_copies(db, [(key(2), 1, None, None, PACKET, (5, len(PACKET)))])
-    shared_parts.insert(db, [(5, PACKET)])
+    shared_parts.insert(db, [(5, PACKET, None)])
     outgoing.insert(db, [(key(3), None, PACKET, None, False)])
     outgoing.insert(db, [(key(4), None, PACKET, 0, False)])
     damaged.keep(db, "message", key(9), PACKET, NOW_S)
