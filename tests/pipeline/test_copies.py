@@ -122,11 +122,14 @@ def test_both_engines_open_the_same_messages(engine: Any, spark: Any, tmp_path: 
         assert shown(here) == shown(there)
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_one_message_is_enough_where_others_met_a_run_of_the_history_that_is_gone(
-    engine: Any, tmp_path: Path, is_restarted: bool
+@pytest.mark.parametrize("shown_by", ["a run that others met", "a start with its run", "nothing"])
+def test_one_message_in_a_silent_stretch_is_open_unless_its_host_knew_it(
+    engine: Any, tmp_path: Path, shown_by: str
 ) -> None:
-    """A snapshot was put back: its log has nothing between it and the start with it."""
+    """A snapshot was put back: its log has nothing between it and the start with it.
+
+    With nothing that shows that, its sequence goes on: the host knew the message.
+    """
     f = Fleet(random.Random(4))
     alpha, papa = Host("alpha", f.chance), Host("papa", f.chance)
     first, gone, last = (run_of(papa, starts, n) for n, starts in enumerate((7, 8, 8)))
@@ -141,11 +144,12 @@ def test_one_message_is_enough_where_others_met_a_run_of_the_history_that_is_gon
     copied, restored = MIDNIGHT + 30 * MINUTE, MIDNIGHT + 2 * HOUR
     f.sent(alone := Message(alpha, papa, "usual", streams[alpha]), copied + 10 * MINUTE)
     f.acked(alone, copied + 10 * MINUTE + 20)
-    if is_restarted:
+    if shown_by == "a run that others met":
         alpha.record(copied + 40 * MINUTE, "met", peer=gone)
     papa.record(restored, "started", peer=last)
     alpha.record(restored + 1000, "met", peer=last)
-    streams[alpha] = Stream(alpha)
+    if shown_by != "nothing":
+        streams[alpha] = Stream(alpha)
     for n in range(3):
         f.life(Message(alpha, papa, "usual", streams[alpha]), restored + (n + 1) * MINUTE)
     for host in (alpha, papa):
@@ -155,8 +159,37 @@ def test_one_message_is_enough_where_others_met_a_run_of_the_history_that_is_gon
     result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
 
     found = {("acked_not_stored", alone.id, 0, 0)}
-    assert set(about_messages(result)) == (set() if is_restarted else found)
-    assert ("other_history" in result.open.reason.to_list()) == is_restarted
+    assert set(about_messages(result)) == (found if shown_by == "nothing" else set())
+    assert ("other_history" in result.open.reason.to_list()) == (shown_by != "nothing")
+
+
+def test_a_message_in_the_block_in_which_the_run_of_its_source_was_met_is_of_that_run(
+    engine: Any, tmp_path: Path
+) -> None:
+    """The run before has ended, so the message would be that of another copy."""
+    f = Fleet(random.Random(5))
+    alpha, papa = Host("alpha", f.chance), Host("papa", f.chance)
+    first, second = (run_of(papa, starts, starts) for starts in (7, 8))
+    alpha.record(MIDNIGHT, "started", peer=run_of(alpha, 3, 9))
+    papa.record(MIDNIGHT, "started", peer=first)
+    alpha.record(MIDNIGHT + 10, "met", peer=first)
+    stream = Stream(papa)
+    for n in range(5):
+        f.life(Message(papa, alpha, "usual", stream), MIDNIGHT + (n + 1) * MINUTE)
+    papa.record(MIDNIGHT + HOUR, "started", peer=second)
+    later = MIDNIGHT + 2 * HOUR
+    alpha.record(later, "met", peer=second)
+    f.accepted(forged := Message(papa, alpha, "usual", Stream(papa)), later)
+    for n in range(3):
+        f.life(Message(papa, alpha, "usual", stream), later + (n + 1) * MINUTE)
+    for host in (alpha, papa):
+        table = pa.Table.from_pylist(host.rows(), schema=arrow_schema())
+        parquet.write_table(table, tmp_path / f"{host.name}.parquet")
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert set(about_messages(result)) == {("never_sent", forged.id, 0, 0)}
+    assert len(result.open) == 0
 
 
 Event = tuple[int, int, int]  # block, time, and 2 for a start that names its run

@@ -70,6 +70,13 @@ def holes_of(covered: Frame) -> Frame:
     return frame.astype(np.int64)
 
 
+def reason_of(hole: Any) -> str:
+    """Return why messages are open of which this missing part of a log may know more."""
+    if hole.block_last == END:
+        return "late_log"
+    return "log_begins_later" if hole.at_first == -END else "log_hole"
+
+
 def complete_until(holes: Frame, inventories: Frame) -> Frame:
     """Let the end of each log begin when its newest inventory was taken.
 

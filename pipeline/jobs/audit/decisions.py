@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.jobs.audit import other_histories, other_runs, presence
 from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
-from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.coverage import reason_of
 from pipeline.jobs.audit.facts import Role
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
@@ -50,7 +50,8 @@ def decided(
     rows, why = _without_repetitions(rows, why, found, known)
     other_runs.leave_open(rows, why, shown, copied)
     elsewhere = None if shown is None else shown.elsewhere
-    other_histories.leave_open(rows, why, found.starts, spans, elsewhere)
+    logs = other_histories.Logs(found.starts, found.runs, found.holes)
+    other_histories.leave_open(rows, why, logs, spans, elsewhere)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"
@@ -177,12 +178,7 @@ def _undecided(rows: Frame, found: Survey, spans: Spans, which: str = "") -> Any
                 & (has_last | (hole.at_first <= end))
                 & (has_first | (hole.at_last >= begin))
             )
-            reason = (
-                "late_log" if hole.block_last == END
-                else "log_begins_later" if hole.at_first == -END
-                else "log_hole"
-            )  # fmt: skip
-            why[at[inside]] = reason
+            why[at[inside]] = reason_of(hole)
     return why
 
 

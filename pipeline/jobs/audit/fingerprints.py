@@ -50,7 +50,8 @@ class RowKind(IntEnum):
     # A start of `host` at `at_last` with the run `source`; `at_first`: the event before it; -1: not
     # known.
     STARTED = 23
-    MET = 24  # `host` met the run `source` of another queue manager at `at_first`
+    # `host` met the run `source` of another queue manager; `place_first` is the event's index.
+    MET = 24
     PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
@@ -195,7 +196,7 @@ def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
 def _met(f: Facts) -> Row:
     """Return the runs that hosts have met."""
     return Row(np.full(len(f.role), RowKind.MET), f.peer, block_first=f.block, host=f.host,
-               at_first=f.at_ms)  # fmt: skip
+               place_first=f.index, at_first=f.at_ms)  # fmt: skip
 
 
 def _starts(f: Facts, at: Array) -> Row | None:

@@ -18,7 +18,8 @@ Frame = Any
 #: The details of hosts of which another history explains messages, by the reason.
 _OTHERS = {
     OTHER_HISTORY: "Other logs show it at work when its own has nothing: a copy of its data was put"
-    " back. {count} messages cannot be decided without its log from before.",
+    " back, or it lost its last commits. {count} messages cannot be decided without its log from"
+    " then.",
     OTHER_COPY: "Other logs name a run of it that its own log does not have: it was cloned, or a"
     " copy of its data was put back. {count} messages cannot be decided without the log of that"
     " copy.",

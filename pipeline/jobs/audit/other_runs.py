@@ -38,13 +38,18 @@ Array = Any
 #: The reason why a message is open.
 OTHER_COPY = "other_copy"
 
-#: From `block_first` to `block_last` of its log, `host` spoke with `run` of `peer`.  That run was
+#: Between two events of its log, `host` spoke with `run` of `peer`: from event `index_first` of
+#: block `block_first` on, and before event `index_last` of block `block_last`.  That run was
 #: another copy from `at_low` on at the earliest, and from `at_high` on for sure, by its clock.
 #: Events from `at_from` on are read.
 SPOKEN = pa.schema(
     [(name, pa.int64()) for name in
-     ("host", "peer", "run", "block_first", "block_last", "at_from", "at_low", "at_high")]
+     ("host", "peer", "run", "block_first", "index_first", "block_last", "index_last",
+      "at_from", "at_low", "at_high")]
 )  # fmt: skip
+_SPOKE = """(f.block > s.block_first OR f.block = s.block_first AND f.index >= s.index_first)
+  AND (f.block < s.block_last OR f.block = s.block_last AND f.index < s.index_last)
+  AND f.at_ms >= s.at_from"""
 
 #: Events of one queue manager about the acts of another one.
 _ABOUT_PEERS = (Role.ACCEPTED, Role.RELAYED, Role.ORDER_ACKED, Role.SESSION_ACKED, Role.PASSED,
@@ -52,7 +57,7 @@ _ABOUT_PEERS = (Role.ACCEPTED, Role.RELAYED, Role.ORDER_ACKED, Role.SESSION_ACKE
 _EVENTS = f"""
 SELECT f.source, f.number, f.role, f.host, f.peer, f.at_ms, s.run, s.at_low, s.at_high
 FROM facts f JOIN spoken s ON f.host = s.host AND f.peer = s.peer
-WHERE f.block BETWEEN s.block_first AND s.block_last AND f.at_ms >= s.at_from
+WHERE {_SPOKE}
   AND f.role IN ({", ".join(str(int(role)) for role in _ABOUT_PEERS)})
 """  # nosec B608: constants
 #: Of each message: how often one run brought it, from how many runs it was accepted, and by which
@@ -63,7 +68,7 @@ SELECT source, number, max(times) AS times, count(*) AS runs,
   SELECT f.source, f.number, coalesce(s.run, f.host) AS run, count(*) AS times,
     min(f.host) AS first_host, max(f.host) AS last_host
   FROM facts f LEFT JOIN spoken s ON f.host = s.host AND f.peer = s.peer
-    AND f.block BETWEEN s.block_first AND s.block_last AND f.at_ms >= s.at_from
+    AND {_SPOKE}
   WHERE f.role = {int(Role.ACCEPTED)} GROUP BY f.source, f.number, coalesce(s.run, f.host)) each
 GROUP BY source, number HAVING sum(times) > 1
 """  # nosec B608
@@ -209,7 +214,7 @@ def spoken(found: Survey, met: Frame, spans: Spans) -> Frame:
             last = _until(each, met, starts, found.covered)
             low, high = (min(bound) for bound in zip(*times, strict=True))
             since = low if peer in found.hosts else -END
-            rows.append((each.host, peer, run, each.block, last, since, low, high))
+            rows.append((each.host, peer, run, each.block, each.index, *last, since, low, high))
     return pd.DataFrame(rows, columns=SPOKEN.names).astype(np.int64)
 
 
@@ -278,14 +283,16 @@ def _by_clock_of(host: int, peer: int, at_ms: int, spans: Spans) -> tuple[int, i
     return int(at_ms + least[0] - UNSURE_MS), int(at_ms + most[0] + UNSURE_MS)
 
 
-def _until(one: Any, met: Frame, starts: Frame, covered: Frame) -> int:
-    """Return the last block in which a host speaks with the run that it has met.
+def _until(one: Any, met: Frame, starts: Frame, covered: Frame) -> tuple[int, int]:
+    """Return the block, and the event in it, before which a host speaks with a run it has met.
 
     It ends with the next run of that peer, with a start of the host, or with the read part of its
     log.
     """
     read = covered[(covered.host == one.host) & (covered.block_first <= one.block)]
-    ends = [read.block_last[read.block_last >= one.block].max()]
-    for each in (met[met.peer == one.peer], starts):
-        ends.append(each.block[(each.host == one.host) & (each.block > one.block)].min())
-    return int(min(each for each in ends if not pd.isna(each)))
+    ends = [(int(each), int(END)) for each in read.block_last[read.block_last >= one.block]]
+    others = met[(met.peer == one.peer) & (met.host == one.host)]
+    places = [*others[["block", "index"]].itertuples(index=False, name=None)]
+    places += [(block, 0) for block in starts.block[starts.host == one.host]]
+    ends += [place for place in places if place > (one.block, one.index)]
+    return min(ends)

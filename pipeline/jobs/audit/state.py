@@ -45,7 +45,9 @@ from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 14
+VERSION = 15
+#: A state of this version is the same, and knows of events `met` their blocks only.
+_BEFORE_PLACES = 14
 #: A state of this version is the same, and has no runs.
 _BEFORE_RUNS = 13
 #: A state of this version is the same unless exported logs show a restored backup.
@@ -119,7 +121,7 @@ class State:
         known = None if again else draft.state()
         if known is None:
             return state
-        if known["version"] not in (VERSION, _BEFORE_RUNS, _BEFORE_HISTORIES):
+        if known["version"] not in (VERSION, _BEFORE_PLACES, _BEFORE_RUNS, _BEFORE_HISTORIES):
             raise StateVersionMismatch(
                 f"the state at {draft.place.where} was written by another release; give --again"
             )
@@ -131,8 +133,10 @@ class State:
         state.copied = set(known.get("copied", ()))
         for name, part in known["parts"].items():
             setattr(state, name, draft.place.read_table(part).to_pandas())
-        if known["version"] != VERSION:
+        if known["version"] in (_BEFORE_RUNS, _BEFORE_HISTORIES):
             state.starts = state.starts.assign(run=hash_of(""))
+        if known["version"] == _BEFORE_PLACES:
+            state.met = state.met.assign(index=0)[MET]
         if known["version"] == _BEFORE_HISTORIES and (state.epochs.since != 0).any():
             raise StateVersionMismatch(
                 f"the state at {draft.place.where} has exported logs of a restored host, whose"

@@ -237,7 +237,7 @@ class _Fingerprints:
 
     def met(self) -> Frame:
         """Return the runs that queue managers have met, as `MET`."""
-        columns = ["host", "block_first", "at_first", "source"]
+        columns = ["host", "block_first", "place_first", "at_first", "source"]
         return self.of(RowKind.MET)[columns].set_axis(MET, axis=1)
 
     def arrived(self, known: EarlierState) -> Numbers:
