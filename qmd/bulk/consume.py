@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.packet_fields import may_want_word
-from qmd.events.header import EventHeader, Kind, identity_of
+from qmd.core.packet_fields import which_may_want_word
+from qmd.events.header import EventHeader, Kind, runs_of_sources
 from qmd.operations.receive import ACKNOWLEDGED_AT_ONCE
 from storage.tables import reservations
 from storage.tables.damaged import is_whole
@@ -155,34 +156,40 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
         rows_max=PIECE_MESSAGES,
         bytes_max=PIECE_BYTES,
     )
-    end = None if not rows or rows[-1].position == until else rows[-1].position
-    intact: list[tuple[int, bytes]] = []
+    if not rows:
+        return _Page(None, [], [], 0, [], [], [], [])
+    positions, keys, checksums, _, _, packets = zip(*rows, strict=True)
+    lookup_ids = [key & LOOKUP_MASK for key in keys]
     broken: list[MessageRow] = []
     gone: list[int] = []
-    for _, key, checksum, _, _, packet in rows:
-        if packet is None:
-            gone.append(key & LOOKUP_MASK)
-        elif is_whole(packet, checksum):
-            intact.append((key & LOOKUP_MASK, packet))
-        else:
-            broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, None, packet))
-    recorded: list[tuple[bytes, list[int], list[int], list[int]]] = []
-    source: bytes | None = None
-    for lookup_id, packet in intact:
-        of, number = identity_of(packet)
-        if of != source:
-            source = of
-            numbers, sizes, places = list[int](), list[int](), list[int]()
-            recorded.append((of, numbers, sizes, places))
-        numbers.append(number)
-        sizes.append(len(packet))
-        places.append(lookup_id)
+    if None not in packets and tuple(map(crc32, packets)) == checksums:
+        intact = list(zip(lookup_ids, packets, strict=True))
+    else:
+        intact = []
+        for lookup_id, row in zip(lookup_ids, rows, strict=True):
+            _, key, checksum, _, _, packet = row
+            if packet is None:
+                gone.append(lookup_id)
+            elif is_whole(packet, checksum):
+                intact.append((lookup_id, packet))
+            else:
+                broken.append(
+                    MessageRow(key, 0, None, None, 0, 0, None, checksum, None, None, packet)
+                )
+        lookup_ids = [lookup_id for lookup_id, _ in intact]
+        packets = tuple([packet for _, packet in intact])
+    sizes = list(map(len, packets))
+    recorded = [
+        (source, numbers, sizes[first:last], lookup_ids[first:last])
+        for source, first, numbers in runs_of_sources(packets)
+        for last in [first + len(numbers)]
+    ]
     return _Page(
-        end,
-        [lookup_id for lookup_id, _ in intact],
+        None if positions[-1] == until else positions[-1],
+        lookup_ids,
         intact,
-        sum(sum(sizes) for _, _, sizes, _ in recorded),
-        [each for each in intact if may_want_word(each[1])],
+        sum(sizes),
+        [intact[index] for index in which_may_want_word(packets)],
         recorded,
         broken,
         gone,

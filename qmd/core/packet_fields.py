@@ -8,6 +8,8 @@ accepted or `build_user_message` has built.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import repeat
 
 from protocol import properties_offset, transaction_offset
 
@@ -87,6 +89,16 @@ def may_want_word(packet: bytes) -> bool:
     if not flags & _MAY_WANT_WORD:
         return False
     return bool(flags & _ADMIN_QUEUE) or wants_final_ack(packet)
+
+
+def which_may_want_word(packets: Sequence[bytes]) -> list[int]:
+    """Return the indexes of the packets for which `may_want_word` is true."""
+    flags = map(_U32.unpack_from, packets, repeat(_FLAGS_OFFSET))
+    return [
+        index
+        for index, (each,) in enumerate(flags)
+        if each & _MAY_WANT_WORD and may_want_word(packets[index])
+    ]
 
 
 def end_fields(packet: bytes) -> tuple[int, int, int, int]:

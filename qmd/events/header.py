@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterator, Sequence
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 #: At byte 16 of a packet: SourceQueueManager, and MessageId behind TimeToBeReceived, SentTime and
@@ -96,3 +99,13 @@ def identity_of(packet: bytes) -> tuple[bytes, int]:
     """Return the identity of the message in a packet: its source queue manager and its number."""
     source, number = IDENTITY.unpack_from(packet, IDENTITY_OFFSET)
     return source, number
+
+
+def runs_of_sources(packets: Sequence[bytes]) -> Iterator[tuple[bytes, int, list[int]]]:
+    """Yield adjacent packets of one source: the source, the first index, and their numbers."""
+    identities = map(IDENTITY.unpack_from, packets, repeat(IDENTITY_OFFSET))
+    first = 0
+    for source, run in groupby(identities, itemgetter(0)):
+        numbers = [number for _, number in run]
+        yield source, first, numbers
+        first += len(numbers)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from storage.tables import damaged, lone_rows, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import queue_range
-from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
+from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list, keys_among
 from storage.tables.shared_parts import PartOf
 from storage.vault import vault_of, writing_vault
 
@@ -149,7 +149,7 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     if len(keys) == 1:
         lone_rows.delete(db, "message", keys[0])
         return
-    among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    among, listed = keys_among("key", keys)
     tally.leaving(db, "message", among, listed)
     with shared_parts.leaving(db, "message", among, listed):
         db.execute(f"DELETE FROM message WHERE {among}", listed)

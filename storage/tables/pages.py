@@ -86,6 +86,16 @@ def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> 
     return list(map(head, rows))
 
 
+def keys_among(column: str, keys: Sequence[int]) -> tuple[str, tuple[object, ...]]:
+    """Return a condition for rows with these keys, and its parameters.
+
+    Consecutive keys are a range, which SQLite does not need to sort.
+    """
+    if keys and list(keys) == list(range(keys[0], keys[0] + len(keys))):
+        return f"{column} BETWEEN ? AND ?", (keys[0], keys[-1])
+    return f"{column} IN (SELECT value FROM json_each(?))", (key_list(keys),)
+
+
 def key_list(keys: Sequence[int]) -> str:
     """Return a list of integers as one parameter, for `json_each`."""
     return f"[{','.join(map(str, keys))}]"

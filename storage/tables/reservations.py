@@ -313,6 +313,10 @@ class HeldRow(NamedTuple):
         return "message"
 
 
+#: A `HeldRow`, most often without field names.
+Held = tuple[int, int, int | None, bytes | None, int | None, bytes | None]
+
+
 def held_keys(
     db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, rows_max: int
 ) -> tuple[list[int], int]:
@@ -335,7 +339,7 @@ def held_page(
     *,
     rows_max: int,
     bytes_max: int,
-) -> list[HeldRow]:
+) -> list[Held]:
     """Return the next reservations of a range with their messages, at least one if there is any."""
     rows = db.execute(
         f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.seal, m.part_id, m.packet"
@@ -343,14 +347,19 @@ def held_page(
         " ORDER BY r.id LIMIT ?",
         (*position_range(reader_queue_id, after, until), rows_max),
     )
-    found: list[HeldRow] = []
+    found: list[Held] = []
     size = 0
     for chunk in in_chunks(rows, bytes_max):
-        for row in map(HeldRow._make, chunk):
-            if row.packet is not None:
-                row = shared_parts.whole(db, row)
+        if any(row[-2] is not None or row[-3] is not None for row in chunk):
+            chunk = [shared_parts.whole(db, HeldRow._make(row)) for row in chunk]
+        added = sum([len(row[-1] or b"") for row in chunk])
+        if size + added < bytes_max:
+            found += chunk
+            size += added
+            continue
+        for row in chunk:
             found.append(row)
-            size += len(row.packet or b"")
+            size += len(row[-1] or b"")
             if size >= bytes_max:
                 return found
     return found

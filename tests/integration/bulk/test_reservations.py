@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import EXPRESS, Choice, NewMessage, Piece
@@ -80,6 +81,33 @@ async def test_a_consumed_message_counts_as_received(hosts: Hosts) -> None:
     assert (run.position, run.reserved) == (3, 4)
     assert (await run.consume(4))["messages"] == 1
     assert await a.receive("orders") == numbered(1, 4)
+
+
+@hosted
+async def test_damaged_messages_do_not_count_as_consumed(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.administration.create(
+        "orders", transactional=True, label="", journal=True, quota_bytes=None
+    )
+    await a.send("orders", *numbered(9))
+    run = await opened(a)
+    await run.reserve(0, 9)
+
+    def harm(db: sqlite3.Connection) -> None:
+        keys = [key for (key,) in db.execute("SELECT key FROM message ORDER BY key")]
+        for key in (keys[2], keys[5]):
+            db.execute("UPDATE message SET packet = zeroblob(length(packet)) WHERE key = ?", (key,))
+
+    await a.storage.batch.run(harm)
+
+    assert (await run.consume(9))["messages"] == 7
+
+    assert bodies(await a.peek("orders;journal")) == [
+        each for index, each in enumerate(numbered(9)) if index not in (2, 5)
+    ]
+    assert await a.receive("orders") == []
+    places = await a.storage.read(lambda db: db.execute("SELECT place FROM damaged").fetchall())
+    assert places == [("message",)] * 2
 
 
 @hosted

@@ -1,0 +1,37 @@
+"""Fields of many packets at once: the same as of each alone."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+from qmd.core.packet_fields import may_want_word, which_may_want_word
+from qmd.events.header import IDENTITY, IDENTITY_OFFSET, identity_of, runs_of_sources
+
+SOURCES = b"a" * 16, b"b" * 16
+
+
+def packet(draw: random.Random) -> bytes:
+    """Return a packet as far as its flags, with the flag of an administration queue or not."""
+    made = bytearray(100)
+    IDENTITY.pack_into(made, IDENTITY_OFFSET, draw.choice(SOURCES), draw.randrange(1 << 32))
+    struct.pack_into("<I", made, 60, draw.choice([0, 7 << 13]))
+    return bytes(made)
+
+
+def test_many_packets_have_the_fields_that_each_has() -> None:
+    draw = random.Random(7)
+    packets = [packet(draw) for _ in range(50)]
+
+    wanting = [index for index, each in enumerate(packets) if may_want_word(each)]
+    assert 0 < len(wanting) < len(packets)
+    assert which_may_want_word(packets) == wanting
+    found = [
+        (source, number)
+        for source, first, numbers in runs_of_sources(packets)
+        for number in numbers
+        if identity_of(packets[first])[0] == source
+    ]
+    assert found == [identity_of(each) for each in packets]
+    assert len(list(runs_of_sources(packets[:1]))) == 1
+    assert list(runs_of_sources([])) == []
