@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ import structlog
 from qmd.access.tokens import TokenFileError
 from qmd.config.settings import Settings
 from qmd.control.control_server import ControlServer
-from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
 from qmd.errors import Refusal
 from qmd.manager import QueueManager
@@ -29,6 +27,7 @@ from qmd.runtime.watchdog import Watchdog
 from qmd.tls.errors import TlsFilesError
 
 if TYPE_CHECKING:
+    from qmd.control.remote import RemoteServer
     from qmd.peers.tls_handshakes import TlsHandshakes
 
 log = structlog.get_logger()
@@ -193,6 +192,10 @@ async def _listen(
 
 
 async def _open_remote(manager: QueueManager, settings: Settings) -> RemoteServer:
+    import ssl
+
+    from qmd.control.remote import RemoteServer
+
     server = RemoteServer(manager.assembly.components, HANDLERS, settings.remote)
     try:
         await server.listen()

@@ -6,7 +6,6 @@ connected.  Their names are looked up in a thread, because the name service may 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import grp
 import os
@@ -88,6 +87,8 @@ def _supplementary_groups(connected: socket.socket) -> tuple[int, ...] | None:
 
 def _many_groups(descriptor: int) -> bytes | None:
     """Return the groups of a member of many: more bytes than Python asks a socket for."""
+    import ctypes  # rarely needed
+
     buffer = ctypes.create_string_buffer(4 * GROUPS_MAX)
     size = ctypes.c_uint32(len(buffer))
     found = ctypes.CDLL(None).getsockopt(

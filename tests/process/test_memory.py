@@ -242,3 +242,14 @@ def test_a_daemon_without_memory_refuses_requests_and_survives(hosts: Hosts):
     daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
     assert [len(each) for each in daemon.bodies("plain")] == [3_900_000]
     assert daemon.bodies("orders") == [b"before"]
+
+
+def test_a_daemon_without_tls_loads_no_openssl(hosts: Hosts):
+    daemon = hosts.daemon()
+    daemon.create("orders")
+    daemon.cli("send", "orders", input=b"a")
+    daemon.cli("receive", "orders")  # fails if there is none
+    loaded = Path(f"/proc/{daemon.pid}/maps").read_text()
+    assert "libsqlite3" in loaded or "_sqlite3" in loaded
+    assert "libcrypto" not in loaded
+    assert "libssl" not in loaded

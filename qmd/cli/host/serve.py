@@ -35,12 +35,13 @@ def serve(context: click.Context, configuration: Configuration, doors: bool, sta
 
     # Modules create objects that stay: going through them takes a tenth of the start.
     gc.disable()
-    from qmd.runtime import plain_structlog
+    from qmd.runtime import lean_imports, plain_structlog
 
+    settings = configuration.settings()
+    lean_imports.load(tls=lean_imports.needs_tls(settings))
     plain_structlog.load()
     from qmd.daemon import main
 
-    settings = configuration.settings()
     gc.freeze()
     gc.enable()
     early: list[int] = []
