@@ -75,7 +75,7 @@ import sys
 prefix = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path.insert(0, os.path.join(prefix, "lib", "qmd"))
 
-from qmd.cli import main  # noqa: E402
+from qmd.command import main  # noqa: E402
 
 sys.exit(main())
 """

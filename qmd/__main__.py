@@ -10,6 +10,6 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
     if ours not in sys.path:
         sys.path.insert(0, ours)
 
-from qmd.cli import main
+from qmd.command import main
 
 sys.exit(main())

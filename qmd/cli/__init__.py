@@ -6,15 +6,14 @@ longer than typing it.
 
 from __future__ import annotations
 
-import io
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from qmd.cli.configuration import Configuration
 from qmd.cli.program import EXIT_CODES, Program
+from qmd.runtime import standard_streams
 
 SECTIONS = {
     "This queue manager": {
@@ -139,8 +138,5 @@ def main(
     """
     if os.environ.get("NO_COLOR"):
         context.color = False
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            # A terminal that is not UTF-8 shows other characters as escapes.
-            stream.reconfigure(errors="backslashreplace")
+    standard_streams.escape()
     context.obj = Configuration(config, host=host, token_file=token_file, ca_file=ca_file)

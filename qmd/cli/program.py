@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from qmd.cli import standard_streams
+from qmd.runtime import standard_streams
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -223,6 +223,18 @@ def reported() -> Iterator[None]:
         if standard_streams.is_closed(error):
             drop_output()
         raise failure from error
+
+
+def end_with(error: BaseException) -> NoReturn:
+    """End the process for `error` as a command ends."""
+    try:
+        with reported():
+            raise error
+    except click.ClickException as failure:
+        failure.show()
+        sys.exit(failure.exit_code)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
 
 
 def _continued(sentence: str) -> str:

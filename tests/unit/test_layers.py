@@ -90,6 +90,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.cli": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config", "qmd.control_protocol"),
         *("qmd.interop", "qmd.migration", "qmd.properties", "protocol", "click"),
+        "qmd.runtime.standard_streams",
     },
     # Doors are clients like any other; each in a process of its own.
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},
@@ -128,9 +129,15 @@ LAYERS: dict[str, set[str]] = {
     "qmd.bridge.process": {"qmd.bridge", "qmd.bridge.kinds", "qmd.client", "structlog"},
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
+    # The process of the daemon.
+    "qmd.standby": {
+        *("qmd.config", "qmd.daemon", "qmd.runtime", "storage.engine", "storage.errors"),
+        "structlog",
+    },
+    "qmd.serve": {"qmd.config", "qmd.daemon", "qmd.doors.supervisor", "qmd.runtime", "qmd.standby"},
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
-        *("qmd.bridge", "qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon"),
+        *("qmd.bridge", "qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.serve"),
         *("qmd.doors", "qmd.console", "qmd.service", "qmd.triggers", "qmd.runtime", "protocol"),
         "msgspec",
         *("qmd.access.tokens", "qmd.config", "qmd.directory"),
@@ -138,7 +145,8 @@ LAYERS: dict[str, set[str]] = {
         *("storage.engine", "storage.errors", "storage.options", "qmd.core.peer_instance"),
         *("storage.vault", "click", "cryptography", "structlog"),
     },
-    "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
+    "qmd.command": {"qmd.cli", "qmd.config", "qmd.runtime", "qmd.serve"},
+    "qmd.__main__": {"qmd.command"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.
     "pipeline": set(),
     "pipeline.event_numbers": {"pyarrow"},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import signal
 from pathlib import Path
 
 import click
@@ -31,40 +29,9 @@ def serve(context: click.Context, configuration: Configuration, doors: bool, sta
 
     It stays in the foreground, until SIGTERM or Ctrl-C.
     """
-    from functools import partial
+    from qmd.serve import serve as run
 
-    # Modules create objects that stay: going through them takes a tenth of the start.
-    gc.disable()
-    from qmd.runtime import lean_imports, plain_structlog
-
-    settings = configuration.settings()
-    lean_imports.load(tls=lean_imports.needs_tls(settings))
-    plain_structlog.load()
-    from qmd.daemon import main
-
-    gc.freeze()
-    gc.enable()
-    early: list[int] = []
-    run = partial(main, settings, configuration.settings, early)
-    if standby:
-        from qmd.cli.host.standby import serve_as_standby
-        from qmd.runtime.log import set_up_logging
-
-        set_up_logging(settings.log.level, settings.log.format)
-        run = partial(serve_as_standby, settings, configuration.settings, early)
-    else:
-        # As the default, the signal would end a daemon that starts.
-        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
-    if not doors:
-        context.exit(run())
-    from qmd.doors.supervisor import start, stop
-
-    supervisor = start(configuration.path, "door", "all")  # before there is a second thread
-    try:
-        code = run()
-    finally:
-        stop(supervisor)
-    context.exit(code)
+    context.exit(run(configuration.path, configuration.settings, doors=doors, standby=standby))
 
 
 @click.command()

@@ -8,6 +8,7 @@ message that cannot be printed is not removed.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from typing import TextIO, cast
@@ -23,6 +24,13 @@ def open_closed() -> None:
             setattr(sys, name, _stream(number, mode))
     if sys.stderr is None and _take(2, os.O_WRONLY):
         sys.stderr = _stream(2, "w")
+
+
+def escape() -> None:
+    """Show characters that a terminal does not have, one that is not UTF-8, as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _stream(number: int, mode: str) -> TextIO:
