@@ -10,7 +10,7 @@
     ping              the datagram that asks whether a queue manager is running
 
 The names that packets, framing and ping define can be imported from this package.  These modules
-are loaded on first use: construct and the derived code cost 60 ms, which a command line that only
+are loaded on first use: the records and the derived code cost 20 ms, which a command line that only
 needs names should not pay.
 """
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from protocol.codec.derive import Codec
+import protocol.derived.final_ack_body as _FINAL_ACK
+import protocol.derived.order_ack_body as _ORDER_ACK
 from protocol.errors import MalformedPacket
 from protocol.flags import BaseFlags, PropertyFlags, UserFlags
 from protocol.headers import (
@@ -40,9 +41,6 @@ FINAL_ACK_CLASS_MIN = 0x4000
 _SESSION_HEADER_BIT = 0x10
 _NO_HASH_WANTED = 0x8004  # SHA-1 and RC4: the values of unsigned, unencrypted messages
 _NO_ENCRYPTION_WANTED = 0x6801
-
-_ORDER_ACK = Codec(OrderAckBody)
-_FINAL_ACK = Codec(FinalAckBody)
 
 
 class MessageKind(Enum):

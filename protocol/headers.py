@@ -15,20 +15,27 @@ kept and never checked.
 
 from typing import Annotated, NamedTuple
 
-from construct import (
-    Construct,
+from protocol.codec.vocabulary import (
+    ABSENT,
+    Align,
+    AlignTo,
     Int8ul,
     Int16ul,
     Int32ul,
     Int64ul,
+    Measured,
+    Octets,
+    Present,
     Rebuild,
+    Refuse,
+    Rule,
     Switch,
+    Term,
+    WideText,
+    layout,
     len_,
     this,
 )
-
-from protocol.codec.layout import ABSENT, Octets, Present, Refuse, WideText, layout
-from protocol.codec.marks import Align, AlignTo, Measured, Rule
 from protocol.flags import (
     BaseFlags,
     DebugFlags,
@@ -101,7 +108,7 @@ QueueName = DirectQueueName | PrivateQueueName | bytes | int | None
 the number of a private queue, 0 and 1 None.
 """
 
-_QUEUE_NAMES: dict[int, Construct] = {
+_QUEUE_NAMES: dict[int, Term] = {
     DIRECT_QUEUE: layout(DirectQueueName),
     NO_QUEUE: ABSENT,
     SAME_AS_ADMIN: ABSENT,
@@ -113,7 +120,7 @@ _QUEUE_NAMES: dict[int, Construct] = {
 }
 
 
-def _queue_name(queue: str, allowed: set[int]) -> Construct:
+def _queue_name(queue: str, allowed: set[int]) -> Term:
     """Return the construct for the queue name type in the flags; other types close the session."""
     rule = f"MUST be one of {', '.join(map(str, sorted(allowed)))}"
     return Switch(

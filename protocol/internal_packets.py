@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.codec.derive import Codec
+import protocol.derived.connection_parameters as _PARAMETERS
+import protocol.derived.establish_connection as _ESTABLISH
+import protocol.derived.session_ack as _SESSION_ACK
+import protocol.derived.session_header as _SESSION
 from protocol.flags import BaseFlags, InternalFlags, OperatingSystem
 from protocol.headers import INFINITE, SIGNATURE, VERSION, BaseHeader, SessionHeader
 from protocol.records import (
@@ -23,11 +26,6 @@ from protocol.records import (
 _FILL = 0x5A
 _PADDING = bytes([_FILL]) * 512
 _PRIORITY = 3
-
-_ESTABLISH = Codec(EstablishConnection)
-_PARAMETERS = Codec(ConnectionParameters)
-_SESSION_ACK = Codec(SessionAck)
-_SESSION = Codec(SessionHeader)
 
 
 def _base(packet_size: int, *, session_header: int = 0) -> BaseHeader:

@@ -4,32 +4,12 @@ initiator ── Ping(cookie n) ──► port 3527
           ◄── Ping(cookie n, refused 0 or 1) ──
 """
 
-# No `from __future__ import annotations` here: the annotations are the layout.
+from __future__ import annotations
 
-from typing import Annotated, NamedTuple
-
-from construct import Int16ul, Int32ul, this
-
-from protocol.codec.derive import Codec
-from protocol.codec.layout import Octets
-from protocol.codec.marks import NothingLeft, Rule
+import protocol.derived.ping as _CODEC
 from protocol.flags import PingFlags
-
-PING_SIGNATURE = 0x5548
-
-_WHOLE = NothingLeft("queue_manager", 8, "MUST end the datagram, which has 24 bytes")
-
-
-class Ping(NamedTuple):
-    """A request or a response; only the direction distinguishes them."""
-
-    flags: Annotated[PingFlags, Int16ul]
-    signature: Annotated[int, Int16ul, Rule(this.signature == PING_SIGNATURE, "MUST be 0x5548")]
-    cookie: Annotated[int, Int32ul]  # incremented by the initiator
-    queue_manager: Annotated[bytes, Octets(16), _WHOLE]  # the GUID of the sender of this datagram
-
-
-_CODEC = Codec(Ping)
+from protocol.records import PING_SIGNATURE as PING_SIGNATURE
+from protocol.records import Ping as Ping
 
 
 def parse_ping(datagram: bytes) -> Ping:

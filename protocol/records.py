@@ -8,11 +8,21 @@ not count; in a SessionAck it is counted (MS-MQMQ 2.2.19.1, MS-MQQB 4.1.8).
 
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Int64ul, this
-
-from protocol.codec.layout import Octets, Present
-from protocol.codec.marks import Bound, NothingLeft, Reserved, Rule, Unbound
-from protocol.flags import InternalFlags, OperatingSystem
+from protocol.codec.vocabulary import (
+    Bound,
+    Int16ul,
+    Int32ul,
+    Int64ul,
+    NothingLeft,
+    Octets,
+    Present,
+    Reserved,
+    Rule,
+    Term,
+    Unbound,
+    this,
+)
+from protocol.flags import InternalFlags, OperatingSystem, PingFlags
 from protocol.headers import (
     BaseHeader,
     DebugHeader,
@@ -38,14 +48,16 @@ ESTABLISH_CONNECTION_BYTES = 572
 CONNECTION_PARAMETERS_BYTES = 32
 SESSION_ACK_BYTES = 36
 
+PING_SIGNATURE = 0x5548
+
 _FLAGS = this.base.flags
 
 
-def _base_rule(condition: object, rule: str, flag: str) -> Rule:
+def _base_rule(condition: object, rule: str, flag: str) -> Term:
     return Rule(condition, rule, f"base.flags.{flag}", BASE_FLAGS_OFFSET)
 
 
-def _type_rule(packet_type: int) -> Rule:
+def _type_rule(packet_type: int) -> Term:
     return Rule(
         this.internal.flags.packet_type == packet_type,
         f"MUST be {packet_type}",
@@ -54,7 +66,7 @@ def _type_rule(packet_type: int) -> Rule:
     )
 
 
-def _ends(rule: str) -> NothingLeft:
+def _ends(rule: str) -> Term:
     return NothingLeft("base.packet_size", PACKET_SIZE_OFFSET, rule)
 
 
@@ -162,3 +174,16 @@ class FinalAckBody(NamedTuple):
     previous_number: Annotated[int, Int32ul]
     source_queue_manager: Annotated[bytes, Octets(16)]
     message_number: Annotated[int, Int32ul]
+
+
+class Ping(NamedTuple):
+    """A request or a response; only the direction distinguishes them."""
+
+    flags: Annotated[PingFlags, Int16ul]
+    signature: Annotated[int, Int16ul, Rule(this.signature == PING_SIGNATURE, "MUST be 0x5548")]
+    cookie: Annotated[int, Int32ul]  # incremented by the initiator
+    queue_manager: Annotated[  # the GUID of the sender of this datagram
+        bytes,
+        Octets(16),
+        NothingLeft("queue_manager", 8, "MUST end the datagram, which has 24 bytes"),
+    ]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from protocol.codec.derive import Codec
+import protocol.derived.mqf_address_header as _ADDRESSES
 from protocol.headers import DirectQueueName, PrivateQueueName, QueueName
-from protocol.names.multi_queue import MQF_ADDRESS_BYTES_MIN, MqfAddressHeader
+from protocol.names.multi_queue import MQF_ADDRESS_BYTES_MIN
 
 if TYPE_CHECKING:
     from protocol.records import UserMessage
@@ -26,7 +26,6 @@ class SignatureStyle(IntEnum):
     MSMQ_3 = 5
 
 
-_ADDRESSES = Codec(MqfAddressHeader)
 _ACKNOWLEDGMENT_BITS = 0x0F
 
 

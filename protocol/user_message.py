@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.codec.derive import Codec
+from protocol.derived.user_message import build as _build
+from protocol.derived.user_message import parse as _parse
 from protocol.headers import PrivateQueueName
 from protocol.records import UserMessage
-
-_CODEC = Codec(UserMessage)
-_parse, _build = _CODEC.parse, _CODEC.build
 
 
 def parse_user_message(packet: bytes) -> UserMessage:

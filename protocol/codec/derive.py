@@ -1,4 +1,4 @@
-"""Straight-line parsers and builders, derived from the declared layouts at import.
+"""Straight-line parsers and builders, derived from the declared layouts.
 
 `Codec(UserMessage)` walks the construct layout of a record and writes two Python functions:
 
@@ -11,7 +11,9 @@ Plain construct needs 100 microseconds and more for a message, these functions 4
 construct cannot be used, because it drops the checks of lengths.  Both implementations must agree
 on every layout: the property tests compare the derived functions with `reference.py`, which runs
 the layout in plain construct.  A construct that this module does not know raises TypeError when the
-module is imported, never while a packet is read.
+functions are derived, never while a packet is read.
+
+`write.py` derives the functions of all packets before anything runs, into `protocol/derived`.
 """
 
 from __future__ import annotations

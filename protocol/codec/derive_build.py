@@ -8,8 +8,7 @@ run with a measured size is packed when that size is known; until then its part 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct, calcsize, error, pack
-from typing import Any
+from struct import Struct, error
 
 import construct as C
 
@@ -25,7 +24,7 @@ from protocol.codec.layout import (
     Within,
 )
 from protocol.codec.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
-from protocol.errors import MalformedPacket
+from protocol.codec.support import misfit
 from protocol.text import ends_with_its_only_null
 
 _WRONG_TYPE = "MUST be what the flags announce"
@@ -95,7 +94,7 @@ class BuildWriter(Writer):
             return
         values = ", ".join(run.variables)
         packed = f"{self.link('pack', Struct(run.format).pack)}({values})"
-        fields = self.link("fields", tuple((it.format, *row) for it, row in _named(run)))
+        fields = self.link("values", tuple((it.format, *row) for it, row in _named(run)))
         number = str(len(self.names))
         what, start = f"add({packed})", "o"
         if self.measured:
@@ -241,16 +240,3 @@ def _badly_ended(variable: str) -> str:
 def _named(run: Run) -> list[tuple[Field, tuple[int, int, str]]]:
     fields = [it for it in run.fields if it.place]
     return list(zip(fields, run.table, strict=True))
-
-
-def misfit(
-    fields: tuple[tuple[str, int, int, str], ...], values: tuple[Any, ...], start: int
-) -> MalformedPacket:
-    """Return the error for the first value of a run that does not fit into its field."""
-    for (format, offset, _size, path), value in zip(fields, values, strict=True):
-        try:
-            pack(f"<{format}", value)
-        except error:
-            rule = f"MUST fit into {calcsize(f'<{format}') * 8} bits"
-            return MalformedPacket(path, start + offset, rule)
-    raise AssertionError("every value of the run fits")

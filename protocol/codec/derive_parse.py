@@ -24,8 +24,8 @@ from protocol.codec.layout import (
     Within,
 )
 from protocol.codec.marks import Align, AlignTo, Bound, Measured, NothingLeft, Rule, Unbound
-from protocol.errors import MalformedPacket
-from protocol.text import end_of_text, ends_with_its_only_null
+from protocol.codec.support import missing, missing_bytes, scan
+from protocol.text import ends_with_its_only_null
 
 
 class ParseWriter(Writer):
@@ -205,28 +205,3 @@ def _read(run: Run, writer: ParseWriter) -> str:
         return f"{run.variables[0]} = b[o] | b[o + 1] << 8"
     unpack = writer.link("unpack", Struct(run.format).unpack_from)
     return f"{', '.join(run.variables)}, = {unpack}(b, o)"
-
-
-def missing(fields: tuple[tuple[int, int, str], ...], start: int, end: int) -> MalformedPacket:
-    """Return the error for the first field of a run that does not fit before `end`."""
-    for offset, size, path in fields:
-        if start + offset + size > end:
-            return missing_bytes(path, start + offset, start + offset + size, end)
-    raise AssertionError("every field of the run fits")
-
-
-def missing_bytes(path: str, start: int, stop: int, end: int) -> MalformedPacket:
-    """Return the error for a field of the bytes `start` to `stop`, which go beyond `end`."""
-    left = max(0, end - start)
-    return MalformedPacket(path, start, f"takes {stop - start} bytes, {left} are left")
-
-
-def scan(packet: bytes, start: int, end: int, path: str) -> int:
-    """Return the offset after the null-terminated UTF-16 text that starts at `start`.
-
-    Raises MalformedPacket if no null character comes before `end`.
-    """
-    stop = end_of_text(packet, start, end)
-    if stop < 0:
-        raise MalformedPacket(path, start, ScannedText.rule)
-    return stop

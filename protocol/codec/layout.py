@@ -1,6 +1,6 @@
 """The layout language: construct, extended by the few field types that it lacks.
 
-A header is a NamedTuple with annotations that carry its layout:
+A header is a NamedTuple with annotations that carry its layout, in the words of `vocabulary.py`:
 
     class DirectQueueName(NamedTuple):
         count: Annotated[int, Rebuild(Int16ul, len_(this.name))]
@@ -25,7 +25,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import construct as C
 
+import protocol.codec.marks as marks_of
 from protocol.codec.marks import Align, Measured, PacketStream, Rule, RuleBroken
+from protocol.codec.support import TEXT_RULE
+from protocol.codec.vocabulary import Expression, Term, parts_of
 from protocol.flags import FlagWord
 from protocol.text import NULL, ends_with_its_only_null
 
@@ -39,7 +42,8 @@ def layout(record: type) -> C.Struct:
 def _layout(record: type) -> C.Struct:
     subcons: list[C.Construct] = []
     for name, hint in get_type_hints(record, include_extras=True).items():
-        declared, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        declared, *terms = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        marks = [made(each) for each in terms]
         if hasattr(declared, "_fields"):
             con = layout(declared)
         else:
@@ -54,6 +58,38 @@ def _layout(record: type) -> C.Struct:
     struct = C.Struct(*subcons)
     struct.record = record
     return struct
+
+
+_made: dict[int, tuple[Any, Any]] = {}  # by the id of a description, which is kept with it
+
+
+def made(described: Any) -> Any:
+    """Return the construct or the expression that a word of `vocabulary.py` describes.
+
+    One description is one construct, wherever it is used.  Other values are returned as they are.
+    """
+    if isinstance(described, dict):
+        return {key: made(each) for key, each in described.items()}
+    if not isinstance(described, Term | Expression):
+        return described
+    if id(described) not in _made:
+        _made[id(described)] = described, _make(described)
+    return _made[id(described)][1]
+
+
+def _make(described: Term | Expression) -> Any:
+    if isinstance(described, Expression):
+        operation, operands = parts_of(described)
+        if operation is None:
+            return C.this
+        values = [made(each) for each in operands]
+        return C.len_(*values) if operation is len else operation(*values)
+    found = globals().get(described.name) or getattr(marks_of, described.name, None)
+    found = found or getattr(C, described.name)
+    if described.named is None:
+        return found
+    named = {key: made(each) for key, each in described.named.items()}
+    return found(*map(made, described.arguments), **named)
 
 
 class Flags(C.Adapter):
@@ -85,7 +121,7 @@ class WideText(C.Construct):
     An optional text may have no bytes at all, which is not the same as an empty one.
     """
 
-    rule = "MUST be UTF-16 that ends with its only null character"
+    rule = TEXT_RULE
 
     def __init__(self, size: Any, *, optional: bool = False) -> None:
         super().__init__()

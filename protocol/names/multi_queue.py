@@ -8,18 +8,24 @@ header is followed by padding to a multiple of four, whether or not its HeaderSi
 
 from typing import Annotated, NamedTuple
 
-from construct import Int16ul, Int32ul, Rebuild, Switch, len_, this
-
-from protocol.codec.layout import (
+from protocol.codec.vocabulary import (
+    Align,
     Aligned,
+    Int16ul,
+    Int32ul,
+    Measured,
     Octets,
+    Rebuild,
     Refuse,
     Repeat,
+    Rule,
     ScannedText,
+    Switch,
     Within,
     layout,
+    len_,
+    this,
 )
-from protocol.codec.marks import Align, Measured, Rule
 from protocol.headers import LARGE_PACKET_BYTES_MAX, PrivateQueueName
 
 MQF_PUBLIC = 1

@@ -21,10 +21,17 @@ LAYERS: dict[str, set[str]] = {
     "protocol.flags": set(),
     "protocol.text": {"protocol.errors"},
     "protocol.identifiers": {"protocol.errors"},
-    "protocol.codec": {"protocol.errors", "protocol.flags", "protocol.text", "construct"},
-    "protocol.headers": {BELOW, "construct"},
-    "protocol.names": {BELOW, "construct"},
-    "protocol": {BELOW, "construct"},
+    "protocol.codec.vocabulary": set(),
+    "protocol.codec.support": {"protocol.errors", "protocol.text"},
+    "protocol.headers": {"protocol.codec.vocabulary", "protocol.flags"},
+    **{f"protocol.{it}": {BELOW} for it in ("names", "records", "security_records", "derived")},
+    # Of these, a process that uses packets loads nothing.
+    "protocol.codec": {BELOW, "construct"},
+    "protocol": {
+        *("protocol.derived", "protocol.errors", "protocol.flags", "protocol.headers"),
+        *("protocol.identifiers", "protocol.names", "protocol.records"),
+        *("protocol.security_records", "protocol.text"),
+    },
     # Storage.
     "storage.errors": set(),
     "storage.digest_set": set(),
@@ -130,10 +137,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # The process of the daemon.
-    "qmd.standby": {
-        *("qmd.config", "qmd.daemon", "qmd.runtime", "storage.engine", "storage.errors"),
-        "structlog",
-    },
+    "qmd.standby": {BELOW, "structlog"},
     "qmd.serve": {"qmd.config", "qmd.daemon", "qmd.doors.supervisor", "qmd.runtime", "qmd.standby"},
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {

@@ -13,6 +13,8 @@ PUBLIC_METHODS_MAX = 20
 
 # Modules that only declare data, one entry after the other.
 DECLARED_DATA = {"tests/simulation/mutant_list.py"}
+# Written by a program.
+DERIVED = ROOT / "protocol" / "derived"
 # The client's facade: a method for each verb, a property for each property of a message.
 FACADE = {"Administration", "Message", "QueueManager"}
 
@@ -29,6 +31,7 @@ class Outline(NamedTuple):
 def _outlines() -> dict[str, Outline]:
     """Return name -> outline of each module; their syntax trees need not stay in memory."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = [path for path in paths if path.parent != DERIVED]
     return {path.relative_to(ROOT).as_posix(): _outline(path.read_text()) for path in paths}
 
 

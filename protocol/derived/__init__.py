@@ -1,0 +1,1 @@
+"""Parsers and builders, written by `python -m protocol.codec.write`."""
