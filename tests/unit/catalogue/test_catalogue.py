@@ -2,6 +2,8 @@
 
 import ast
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,7 +13,17 @@ import pytest
 from click.testing import CliRunner
 
 from protocol.message_class import MessageClass
-from qmd.catalogue import AREAS, ENTRIES, RETIRED, find, find_by_code, hresult, reference
+from qmd.catalogue import (
+    AREAS,
+    ENTRIES,
+    RETIRED,
+    find,
+    find_by_code,
+    hresult,
+    id_of,
+    numbers_text,
+    reference,
+)
 from qmd.cli import main
 from qmd.client import errors
 from qmd.core.disposition import _REASONS
@@ -141,6 +153,23 @@ def how_to_add() -> str:
         " for one cause: a family\n(bad_request, over_quota, ...) is none, but its entries name it."
         f" Next numbers:\n{nexts}"
     )
+
+
+def test_the_numbers_are_those_of_the_entries():
+    written = (ROOT / "qmd" / "catalogue" / "numbers.py").read_text()
+    assert written == numbers_text(), "run `python -m qmd.catalogue`"
+    assert all(id_of(entry.code) == entry.id for entry in ENTRIES)
+    assert all(find_by_code(entry.code) is entry for entry in ENTRIES)
+    assert id_of("of_another_release") == ""
+    assert find_by_code("of_another_release") is None
+
+
+def test_ids_are_known_without_the_entries():
+    program = (
+        "import sys, qmd.errors, qmd.catalogue as c; c.id_of('no_such_queue'); c.find_by_code('');"
+        "sys.exit('qmd.catalogue.areas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_every_error_of_the_source_has_an_entry():

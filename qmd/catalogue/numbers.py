@@ -1,0 +1,161 @@
+"""The number of each code, written by `python -m qmd.catalogue`."""
+
+# ruff: noqa: SIM905
+
+_WORDS = """
+request_not_understood 1001 frame_too_large 1002 versions_differ 1003 bad_limit 1004 bad_wait
+1005 bad_lookup_id 1006 stopping 1007 not_a_message_id 1008 lookup_id_ambiguous 1009 bad_cursor
+1010 bad_event_kind 1011 bad_address 1012 no_such_identity 1013 no_memory 1014 not_an_origin
+1015 cannot_join 1016 own_identity 1017 log_level_unknown 1018 log_name_unknown 1019
+audit_log_changed 1020
+
+name_not_understood 1101 name_needs_directory 1102 name_not_single 1103 name_not_reachable 1104
+name_elsewhere 1105 name_not_creatable 1106 no_such_topic 1107 no_subscription 1108
+no_such_subscription 1109 bad_topic_name 1110 topic_in_topic 1111 too_many_topics 1112
+
+no_such_queue 1201 queue_elsewhere 1202 no_such_outgoing_queue 1203 queue_exists 1204
+queue_read_only 1205 system_queue_elsewhere 1206 system_queue_kept 1207 bad_quota 1208
+queue_label_too_long 1209 too_many_queues 1210 too_many_destinations 1211 system_queue_unchanged
+1212 subqueue_unchanged 1213 dead_letters_expected 1214 no_destination 1215 several_destinations
+1216 redirect_not_direct 1217 redirect_two_sequences 1218 too_many_acknowledgments 1219
+bad_privacy 1220 bad_retry_policy 1221
+
+label_too_long 1301 label_has_null 1302 bad_correlation_id 1303 bad_priority 1304 bad_delivery
+1305 number_out_of_range 1306 bad_acknowledge 1307 body_too_large 1308 packet_too_large 1309
+request_too_large 1310 needs_transactional 1311 not_transactional 1312 too_many_reply_queues
+1313 acknowledge_needs_queue 1314 bad_sender_id 1315 bad_connector_type 1316
+class_needs_connector 1317 bad_class 1318 bad_report_queue 1319 bad_dead_letter_queue 1320
+dead_letter_unwanted 1321 large_message_elsewhere 1322 packet_broken 1323 import_of_other_kind
+1324 signature_not_valid 1325 signature_needs_certificate 1326 bad_signature_size 1327
+several_not_protected 1328 no_receiver_key 1329 bad_encryption 1330 not_encrypted 1331
+encrypted_for_others 1332 not_signed 1333 two_delays 1334 express_not_delayed 1335
+privacy_differs 1336 no_own_key 1337 several_deliveries 1338 messages_not_checked 1339
+
+queue_full 1401 computer_full 1402 express_full 1403 sequence_full 1404 busy 1405 disk_full 1406
+quota_nearly_reached 1407 transactions_full 1408 slow_packet_ended 1409 slow_request_ended 1410
+client_does_not_read 1411 no_memory_for_packet 1412 no_memory_for_request 1413
+inventory_too_large 1414 too_many_outcomes 1415 too_many_settled 1416
+
+not_taken 1501 bad_transaction_id 1502 transaction_exists 1503 too_many_transactions 1504
+transaction_too_large 1505 not_in_a_transaction 1506 not_transactional_queue 1507
+transaction_aborted 1508 no_such_transaction 1509 no_token 1510 no_such_message 1511
+message_taken 1512 bad_message_id 1513 bad_message_class 1514 same_queue 1515
+wrong_kind_of_queue 1516 ended_before 1517 reason_too_long 1518 sharing_violation 1519
+no_such_place 1520 bad_resource_name 1521 too_many_branches 1522 transaction_under_way 1523
+bad_deduplication_id 1524 transaction_doomed 1525 bad_selector 1526 lock_lost 1527 bad_lock_id
+1528 bad_lock_time 1529 too_many_locks 1530 bad_settlement 1531
+
+peer_unreachable 1601 peer_not_allowed 1602 too_many_connections 1603 too_many_handshakes 1604
+session_refused 1605 session_closed_for_lack_of_room 1606 too_many_streams 1607
+acknowledgment_not_understood 1608 acknowledgment_not_sent 1609 order_ack_for_nothing 1610
+impossible_order_ack 1611 no_administration_queue 1612 socket_fault 1613 message_refused 1614
+too_many_clients 1615 question_not_answered 1616 question_not_understood 1617 peer_name_unknown
+1618 peer_not_listening 1619 peer_silent 1620 peer_no_route 1621 final_ack_for_nothing 1622
+confirmed_too_late 1623 no_route 1624 route_not_known 1625 no_room_for_others 1626
+order_ack_of_two_sources 1627 two_of_one_identity 1628 too_many_names_of_a_queue 1629
+sequence_in_doubt 1630 restart_of_others 1631 session_made_room 1632 too_many_pings 1633
+two_origins_of_one_identity 1634 peer_not_recorded 1635 few_open_files 1636 streams_forgotten
+1637 sequence_held 1638
+
+messages_damaged 1701 journal_full 1702 disk_short 1703 storage_not_closed 1704
+downtime_not_counted 1705 clock_stepped 1706 disk_has_room 1707 housekeeping_failed 1708
+queue_deletion_delayed 1709 rows_vanished 1710 own_dead_letters_not_loaded 1711
+
+no_such_reader 1801 reader_fenced 1802 reader_of_other_kind 1803 bad_reader_start 1804
+queue_not_open 1805 position_unknown 1806 range_consumed 1807 messages_reserved 1808
+message_reserved 1809 bad_range 1810 express_not_staged 1811 stages_full 1812 stage_incomplete
+1813 attempt_twice 1814 epoch_out_of_order 1815 publication_too_large 1816 reader_quiet 1817
+stages_removed 1818 no_stage_named 1819 output_in_use 1820 reader_expires 1821 reader_expired
+1822 alert_not_taken 1823 body_unreadable 1824 pipeline_extra_missing 1880 java_missing 1881
+not_a_checkpoint 1882 source_option 1883 source_refused 1884 messages_missing 1885 ship_running
+1886 ship_notes_unreadable 1887 ship_position_unknown 1888 ship_target_failed 1889
+events_dropped_unshipped 1890 bad_job_id 1891 job_was_other 1892 archive_changed 1893
+nothing_archived 1894 no_events 1895 output_not_writable 1896 checkpoint_of_other_reader 1897
+queue_of_batch_missing 1898 ship_log_changed 1899
+
+report 2001 ack_reach_queue 2002 order_ack 2003 ack_receive 2004 nack_bad_destination_queue 2101
+nack_deleted 2102 nack_reach_queue_timeout 2103 nack_queue_exceed_quota 2104 nack_access_denied
+2105 nack_hop_count_exceeded 2106 nack_bad_signature 2107 nack_bad_encryption 2108
+nack_could_not_encrypt 2109 nack_not_transactional_queue 2110 nack_not_transactional_message
+2111 nack_unsupported_crypto_provider 2112 nack_source_computer_guid_changed 2113
+nack_queue_deleted 2201 nack_queue_purged 2202 nack_receive_timeout 2203
+nack_receive_timeout_at_sender 2204 nack_receive_rejected 2205
+
+data_folder_in_use 3001 database_foreign 3002 database_newer 3003 database_damaged 3004
+log_not_durable 3005 no_write_ahead_log 3006 no_database 3007 data_missing 3008 storage_full
+3011 storage_read_only 3012 storage_forbidden 3013 storage_locked 3014 storage_unreadable 3015
+storage_io_failed 3016 storage_unusable 3017 storage_key_missing 3020 storage_key_unusable 3021
+runs_as_root 3101 port_in_use 3102 address_not_here 3103 port_forbidden 3104 cannot_listen 3105
+control_socket_failed 3106 control_group_unknown 3107 ping_port_failed 3108 config_missing 3201
+config_unreadable 3202 config_too_long 3203 config_not_utf8 3204 config_syntax 3205
+config_unknown_section 3206 config_unknown_key 3207 config_bad_value 3208 config_conflict 3209
+socket_path_too_long 3210 config_not_written 3211 bad_listen 3212 storage_failed 3301
+stopped_by_a_bug 3302 remote_control_failed 3303 remote_not_secret 3304 network_disk 3305
+
+backup_failed 3401 backup_damaged 3402 not_a_backup 3403 backup_newer 3404 backup_key_missing
+3405 backup_of_another 3406 backup_disk_short 3407 backup_busy 3408 no_such_backup 3409
+restore_refused 3410 restore_clock_behind 3411 config_not_reloaded 3412
+configuration_not_reloaded 3413 remote_certificate_not_renewed 3414
+
+no_control_socket 4001 control_socket_forbidden 4002 daemon_not_answering 4003 connection_lost
+4004 client_closed 4005 other_queue_manager 4006 reply_not_understood 4007 outcome_unknown 4008
+not_handed_over 4009 not_opened_for_that 4010 database_in_doubt 4011 remote_unreachable 4012
+remote_certificate_refused 4013 remote_tls_failed 4014 remote_certificate_unreadable 4015
+bad_remote_address 4016 no_remote_token 4017 remote_token_unreadable 4018 login_first 4019
+token_refused 4020 scope_missing 4021 queue_not_granted 4022 too_many_requests 4023
+too_many_remote_clients 4024 remote_login_too_slow 4025 remote_token_refused 4026
+token_file_broken 4027 argument_unsendable 4028 transaction_over 4029 not_part_of_a_transaction
+4030 transaction_of_another 4031 epoch_of_another 4032 client_forked 4033 too_many_waiting 4034
+token_uses_not_written 4035
+
+wrong_usage 5001 options_exclude 5002 option_needs_option 5003 not_base64 5004 bad_duration 5005
+bad_size 5006 bad_number 5007 nobody_to_ask 5008 file_exists 5009 nothing_repaired 5010
+file_failed 5012 no_such_error 5013 program_failed 5014 bad_body_type 5015 bad_time 5016
+parquet_missing 5017 driver_missing 5018 database_unreachable 5019 no_such_branch 5020
+body_not_text 5021 nothing_edited 5022 line_broken 5023 position_broken 5024 no_such_token 5025
+token_not_changed 5026 bad_json_value 5027 value_not_written 5028 bad_expiry 5029 bad_key_file
+5030 bad_property 5031
+
+service_refused 6001 call_failed 6002 call_delayed 6003 call_poisoned 6004 call_lost 6005
+calls_cut_off 6006 playback_aborted 6007 queue_manager_unreachable 6008 file_passed_over 6009
+
+trigger_not_valid 6101 trigger_exists 6102 no_such_trigger 6103 trigger_file 6104
+trigger_action_foreign 6105 trigger_waits 6106 trigger_action_failed 6107 trigger_without_policy
+6108 trigger_failed 6109 trigger_actions_cut_off 6110
+
+directory_failed 7001 not_in_directory 7002 directory_away 7003 directory_entry_unusable 7004
+directory_read_only 7005 directory_denied 7006 already_in_directory 7007 too_many_targets 7008
+directory_file_unreadable 7009 directory_file_broken 7010 directory_not_asked 7011
+directory_entry_left 7012 name_needs_no_directory 7013 list_is_empty 7014
+directory_identity_differs 7030 ldap_missing 7031 directory_entry_differs 7032
+
+tls_failed 8001 tls_refused 8002 tls_not_used 8003 tls_files_faulty 8004 tls_expires 8005
+tls_not_changed 8006 tls_peers_full 8007 tls_handshake_failed 8008
+
+right_missing 9001 bad_principal 9002 unknown_principal 9003 bad_right 9004 too_many_entries
+9005 too_many_owned 9006 entries_of_another_queue 9007 no_such_entry 9008 owner_not_allowed 9009
+access_refused 9010 administrator_not_understood 9011 acting_not_allowed 9012
+principal_of_no_door 9013
+
+door_package_missing 9201 door_not_started 9202 door_ended 9203 http_malformed 9204
+http_head_too_large 9205 http_body_too_large 9206 http_too_slow 9207 http_busy 9208
+http_stopping 9209 http_failed 9210 http_no_such_path 9211 http_method 9212 http_bad_parameter
+9213 http_bad_body 9214 http_bad_event 9215 http_media_type 9216 http_no_credentials 9217
+http_from_a_page 9218 http_too_many_locks 9219 http_no_such_lock 9220 idempotency_key_reused
+9221 http_tls_files 9222 http_not_secret 9223 push_not_valid 9224 push_exists 9225 no_such_push
+9226 push_file 9227 push_waits 9228 push_failed 9229 too_many_keys 9231 door_cannot_listen 9241
+door_users_bad 9242 door_user_unknown 9243 amqp_client_failed 9244 amqp_client_refused 9245
+amqp_login_failed 9246 amqp_message_dropped 9247 amqp_queue_not_deleted 9248 metrics_not_secret
+9249 metrics_token 9250 metrics_not_collected 9251 spans_not_taken 9252 console_login_refused
+9253 push_without_policy 9254 srmp_rule 9255 srmp_refused 9256 srmp_not_accepted 9257 srmp_waits
+9258 srmp_dead_letter 9259 srmp_no_receipt 9260 bad_bridge 9261 bridge_waits 9262 bridge_refused
+9263 srmp_receipt_refused 9264 earlier_refused 9265 srmp_not_the_daemon 9266
+srmp_receipt_not_accepted 9267 bridge_queue_is_open 9268 srmp_receipts_url 9269
+console_cookie_refused 9270
+
+bad_capture 9301 probe_unreachable 9302 probe_violations 9303
+
+bad_collection 9401 script_changed 9402 no_such_script 9403
+""".split()
+
+NUMBERS = dict(zip(_WORDS[::2], map(int, _WORDS[1::2]), strict=True))
