@@ -27,11 +27,7 @@ LAYERS: dict[str, set[str]] = {
     **{f"protocol.{it}": {BELOW} for it in ("names", "records", "security_records", "derived")},
     # Of these, a process that uses packets loads nothing.
     "protocol.codec": {BELOW, "construct"},
-    "protocol": {
-        *("protocol.derived", "protocol.errors", "protocol.flags", "protocol.headers"),
-        *("protocol.identifiers", "protocol.names", "protocol.records"),
-        *("protocol.security_records", "protocol.text"),
-    },
+    "protocol": {BELOW},
     # Storage.
     "storage.errors": set(),
     "storage.digest_set": set(),
