@@ -75,7 +75,7 @@ class _Missing(Exception):
 
 
 class _NoTls(ModuleType):
-    """A module `ssl` whose classes have no instances and whose constants are 0.
+    """A module `ssl`: its classes have no instances, and its constants are 0.
 
     uvloop takes the names that it needs when it is imported, and compares the classes of its
     arguments with them.
