@@ -151,7 +151,7 @@ amqp_login_failed 9246 amqp_message_dropped 9247 amqp_queue_not_deleted 9248 met
 9258 srmp_dead_letter 9259 srmp_no_receipt 9260 bad_bridge 9261 bridge_waits 9262 bridge_refused
 9263 srmp_receipt_refused 9264 earlier_refused 9265 srmp_not_the_daemon 9266
 srmp_receipt_not_accepted 9267 bridge_queue_is_open 9268 srmp_receipts_url 9269
-console_cookie_refused 9270
+console_cookie_refused 9270 srmp_streams 9271
 
 bad_capture 9301 probe_unreachable 9302 probe_violations 9303
 
