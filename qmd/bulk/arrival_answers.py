@@ -32,7 +32,7 @@ from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import NO_LISTS
 from qmd.message.template import Template
-from qmd.outcomes.acknowledgments import administration_name
+from qmd.outcomes.administration_names import administration_name
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 

@@ -15,7 +15,7 @@ import msgspec
 from protocol.message_class import MessageClass
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.packet_fields import has_admin_queue, may_want_word
+from qmd.core.packet_fields import has_admin_queue, may_want_word, wants_final_ack
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
 from qmd.message.shared_packet import Held
@@ -43,6 +43,8 @@ Matches = Callable[[StoredMessage], bool]
 AT_ONCE = 1024
 #: More acknowledgments of receipt are made in parts (large_removals.py): one takes some 100 µs.
 ACKNOWLEDGED_AT_ONCE = 256
+#: Final acks that take as long as an acknowledgment to an administration queue.
+FINAL_ACKS_OF_ONE = 16
 NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgments and dead letters
 
 
@@ -220,11 +222,16 @@ class MessageReceiver:
         made in parts: `LargeRemovals`."""
         if len(lookup_ids) <= ACKNOWLEDGED_AT_ONCE or queue.holds_ended:
             return False
-        taken, count = queue.taken, 0
+        taken, work = queue.taken, 0
         for lookup_id in lookup_ids:
             message = taken.get(lookup_id)
-            count += message is not None and has_admin_queue(message.packet)
-            if count > ACKNOWLEDGED_AT_ONCE:
+            if message is None:
+                continue
+            if has_admin_queue(message.packet):
+                work += FINAL_ACKS_OF_ONE
+            elif wants_final_ack(message.packet):
+                work += 1
+            if work > ACKNOWLEDGED_AT_ONCE * FINAL_ACKS_OF_ONE:
                 return True
         return False
 

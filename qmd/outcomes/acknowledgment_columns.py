@@ -12,7 +12,7 @@ are handled one by one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.acknowledgment import brings_body
 from qmd.core.packet_fields import is_express, reach_time_s, receive_time_s
 from qmd.message.limits import PRIORITY_MAX
-from qmd.outcomes.planned_acknowledgments import Planned
+from qmd.outcomes.planned_acknowledgments import IN_MEMORY_MAX, Planned, PlannedFinalAcks
 from qmd.queues.local_rows import LocalRows
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put_all, put_outgoing
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
-
-#: As many messages as a queue reads from the disk at once.  Larger columns are left on the disk.
-IN_MEMORY_MAX = 512
 
 
 class _Column:
@@ -80,6 +77,7 @@ class AcknowledgmentColumns:
         #: By their way; None: acknowledgments that go one by one.
         self._columns: dict[Hashable, _Column | None] = {}
         self._one_by_one: list[Planned] = []
+        self._final_acks = PlannedFinalAcks(message_class)
         self.count = 0  # of acknowledgments
 
     def add(self, original: UserMessage) -> None:
@@ -100,6 +98,11 @@ class AcknowledgmentColumns:
         if alone or planned.not_made or planned.left_out:
             self._one_by_one.append(planned._replace(packets=alone))
 
+    def add_final_acks(self, originals: Sequence[bytes]) -> None:
+        """Make the final acks of messages.  Message numbers must be left for them."""
+        self._acknowledgments.plan_final_acks(originals, self._final_acks)
+        self.count += len(originals)
+
     def write(self) -> None:
         """Send all of them with the open batch, which ends their messages.
 
@@ -111,6 +114,7 @@ class AcknowledgmentColumns:
                 self._write(column, batch)
         for planned in self._one_by_one:
             self._acknowledgments.send(planned, batch)
+        self._acknowledgments.send_planned(self._final_acks, batch)
 
     def _column(self, source: bytes, aim: Aim, packet: bytes) -> _Column | None:
         key = source, aim, is_express(packet)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import (
     ORDER_QUEUE_NUMBER,
     DirectQueueName,
-    PrivateQueueName,
     UserMessage,
 )
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_text
-from protocol.names.direct_name import PORT, Transport, parse_wire_name
+from protocol.names.direct_name import PORT, Transport
 from protocol.names.format_name import DirectName, FormatName, PrivateName, PublicName
 from qmd.core.acknowledgment import (
     BODIES_BYTES_MAX,
@@ -40,8 +39,15 @@ from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import NO_LISTS
 from qmd.message.limits import PRIORITY_MAX
 from qmd.message.shared_packet import SharedEnd
+from qmd.outcomes.administration_names import administration_name
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
-from qmd.outcomes.planned_acknowledgments import Aim, Planned
+from qmd.outcomes.planned_acknowledgments import (
+    IN_MEMORY_MAX,
+    Aim,
+    Planned,
+    PlannedFinalAcks,
+    WayBack,
+)
 from qmd.queues.outgoing_names import parse_queue_name
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put_outgoing
@@ -63,30 +69,6 @@ FINAL_ACK_AGE_S = 30 * 86400  # a source that was away for longer has given up i
 WAYS_BACK_MAX = 10_000  # sources with an outgoing queue for final acks in memory
 
 
-class _WayBack:
-    """The outgoing queue and the form of final acks to one source."""
-
-    __slots__ = ("acks", "host", "queue")
-
-    def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
-        self.queue = queue
-        self.host = host  # of the source; "": not known
-        self.acks = acks
-
-
-def administration_name(destination: AckDestination) -> FormatName:
-    """Return the name of an administration queue.  Raises InvalidName."""
-    if isinstance(destination, DirectQueueName):
-        return _parsed(destination.name)
-    if isinstance(destination, PrivateQueueName):
-        return PrivateName(destination.queue_manager, destination.number)
-    return PublicName(destination)
-
-
-# The messages of one application name the same few queues, and a message up to a hundred.
-_parsed = lru_cache(256)(parse_wire_name)
-
-
 class Acknowledgments:
     """Builds acknowledgments and sends them."""
 
@@ -104,7 +86,7 @@ class Acknowledgments:
         self._outgoing = outgoing
         self._recorder = recorder
         self._destinations = destinations
-        self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
+        self._ways_back: dict[tuple[bytes, bool], WayBack] = {}
         self._ways = answer_ways
         self._limits = answer_limits
         self._deferred = deferred_acknowledgments
@@ -376,30 +358,54 @@ class Acknowledgments:
         [MS-MQQB] 3.1.7.2.2. `batch` contains the end of the messages as well, so that a crash
         cannot lose the final ack of an end.
         """
+        planned = PlannedFinalAcks(message_class)
+        self.plan_final_acks(packets, planned)
+        self._send_planned(planned, batch)
+
+    def plan_final_acks(self, packets: Sequence[bytes], planned: PlannedFinalAcks) -> None:
+        """Build final acks, which `send_planned` sends when their messages end.
+
+        Message numbers must be left for them.
+        """
         sent_time = int(self._services.environment.time())
-        sent: dict[_WayBack, tuple[list[bytes], list[bytes]]] = {}
-        ways: dict[tuple[bytes, bool], _WayBack | None] = {}  # that are found in this call
+        next_number, message_class = self._services.ids.next_message_number, planned.message_class
+        ways: dict[tuple[bytes, bool], WayBack | None] = {}  # that are found in this call
         for packet in packets:
             key = source_of(packet), names_destination_directly(packet)
             way = ways[key] if key in ways else ways.setdefault(key, self._way_back(packet))
             if way is None:
-                self._no_way_back(packet, message_class)
+                planned.without_way.append(packet)
                 continue
             ack = way.acks.packet(
-                packet,
-                message_class,
-                message_number=self._services.ids.next_message_number(),
-                sent_time=sent_time,
+                packet, message_class, message_number=next_number(), sent_time=sent_time
             )
-            originals, acks = sent.setdefault(way, ([], []))
-            originals.append(packet)
-            acks.append(ack)
+            planned.add(way, packet, ack)
+
+    def send_planned(self, planned: PlannedFinalAcks, batch: Batch) -> None:
+        """Send final acks with the open batch, which ends their messages.
+
+        Those of a way that has changed since they were built are built anew.
+        """
+        for way, (originals, _) in list(planned.by_way.items()):
+            if self._way_back(originals[0]) is not way:
+                del planned.by_way[way]
+                self.send_final_acks(originals, planned.message_class, batch)
+        self._send_planned(planned, batch)
+
+    def _send_planned(self, planned: PlannedFinalAcks, batch: Batch) -> None:
+        message_class = planned.message_class
+        for packet in planned.without_way:
+            self._no_way_back(packet, message_class)
         deadline_s = self._services.clock.deadline_s(FINAL_ACK_AGE_S)
-        for way, (originals, acks) in sent.items():
+        for way, (originals, acks) in planned.by_way.items():
             keys = self._services.ids.next_lookup_ids(PRIORITY_MAX, len(acks))
             appended = put_outgoing(way.queue, keys, acks, batch, deadline_s)
             self._post.record_all_sent(way.queue, acks, keys)
-            batch.when_durable(partial(self._outgoing.appended, way.queue, appended))
+            if len(acks) > IN_MEMORY_MAX:
+                on_disk = {way.queue: keys[0]}
+                batch.when_durable(partial(self._outgoing.all_appended_on_disk, on_disk))
+            else:
+                batch.when_durable(partial(self._outgoing.appended, way.queue, appended))
             self._recorder.record(
                 EventHeader(
                     Kind.FINAL_ACK_SENT,
@@ -450,7 +456,7 @@ class Acknowledgments:
         if session is not None and session.remote_id is not None:
             self._ways.met(session.remote_id, connection.host, connection.origin)
 
-    def _way_back(self, packet: bytes) -> _WayBack | None:
+    def _way_back(self, packet: bytes) -> WayBack | None:
         """Return the way to the order queue of the message's source; None if nothing leads there.
 
         [MS-MQQB] 3.1.7.17. It uses any present or later session with the source; if the address of
@@ -483,6 +489,6 @@ class Acknowledgments:
         destination = order_queue_of(source, host, by_direct_name=bool(host) and by_direct_name)
         if len(self._ways_back) >= WAYS_BACK_MAX:
             self._ways_back.clear()
-        way = _WayBack(queue, host, FinalAcks(destination, self._services.id))
+        way = WayBack(queue, host, FinalAcks(destination, self._services.id))
         self._ways_back[source, by_direct_name] = way
         return way

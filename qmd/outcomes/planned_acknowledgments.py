@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from protocol.names.format_name import FormatName
+    from qmd.core.acknowledgment import FinalAcks
     from qmd.queues.answer_limits import AskedFor
+    from qmd.queues.outgoing_queue import OutgoingQueue
+
+
+#: As many messages as a queue reads from the disk at once.  More are left on the disk.
+IN_MEMORY_MAX = 512
 
 
 class Aim(NamedTuple):
@@ -28,3 +34,35 @@ class Planned(NamedTuple):
     packets: list[tuple[Aim, bytes]]
     not_made: list[tuple[FormatName, str]]  # of a message of another host, with the reasons
     left_out: int  # the number of administration queues beyond the allowance of its host
+
+
+class WayBack:
+    """The outgoing queue and the form of final acks to one source."""
+
+    __slots__ = ("acks", "host", "queue")
+
+    def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
+        self.queue = queue
+        self.host = host  # of the source; "": not known
+        self.acks = acks
+
+
+class PlannedFinalAcks:
+    """The final acks of messages that end together, built and not sent yet."""
+
+    __slots__ = ("by_way", "message_class", "without_way")
+
+    def __init__(self, message_class: int) -> None:
+        self.message_class = message_class
+        #: The messages and their final acks, as parallel lists.
+        self.by_way: dict[WayBack, tuple[list[bytes], list[bytes]]] = {}
+        self.without_way: list[bytes] = []  # messages to whose source no queue leads
+
+    def add(self, way: WayBack, original: bytes, ack: bytes) -> None:
+        """Add a final ack."""
+        originals, acks = self.by_way.setdefault(way, ([], []))
+        originals.append(original)
+        acks.append(ack)
+
+    def __len__(self) -> int:
+        return sum([len(acks) for _, acks in self.by_way.values()])

@@ -35,6 +35,7 @@ class PreparedEnd:
 
         Message numbers must be left for them.
         """
+        for_final_ack: list[bytes] = []
         for lookup_id, packet in messages:
             self.lookup_ids.add(lookup_id)
             if self._is_receipt and not may_want_word(packet):
@@ -42,8 +43,12 @@ class PreparedEnd:
             result = self._ends.of(packet)
             if result.acknowledgment is not None:
                 self._columns.add(parse_user_message(packet))
-            if not self._is_receipt or result.journal or result.final_ack is not None:
+            if result.journal or not self._is_receipt:
                 self.others.append(packet)
+            elif result.final_ack is not None:
+                for_final_ack.append(packet)
+        if for_final_ack:
+            self._columns.add_final_acks(for_final_ack)
 
     @property
     def acknowledgments(self) -> int:
