@@ -143,6 +143,10 @@ class EndsAtDestination:
         self._insecure_nacks = insecure_nacks
         self._known: dict[tuple[bool, tuple[int, ...]], Consequences] = {}
 
+    def is_local(self, packet: bytes) -> bool:
+        """Return whether this queue manager is the source of a message."""
+        return source_of(packet) == self._own_id
+
     def of(self, packet: bytes) -> Consequences:
         """Return the consequences of the end of this message, as `consequences` does."""
         is_local = source_of(packet) == self._own_id

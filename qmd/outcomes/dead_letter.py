@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,10 +27,12 @@ from qmd.core.packet_fields import (
 )
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.journal_copies import JournalCopies
+from qmd.outcomes.planned_acknowledgments import IN_MEMORY_MAX
 from qmd.outcomes.prepared_ends import PreparedEnd
 from qmd.outcomes.system_queues import SystemQueues
 from qmd.outcomes.unreceived_ends import UnreceivedEnds
 from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_rows import LocalRows
 from qmd.queues.put import put, put_all
 from qmd.queues.quotas import more_for
 from storage.tables import queues as queue_rows
@@ -225,18 +227,31 @@ class DeadLetters:
         self, to_queue: LocalQueue, packets: Sequence[bytes], header: EventHeader, wall_ms: int
     ) -> None:
         """Keep messages as dead letters with the open batch; `header` is that of their event."""
-        batch, next_lookup_id = self._services.storage.batch, self._services.ids.next_lookup_id
+        batch, count = self._services.storage.batch, len(packets)
         class_, reason = header.message_class, header.reason
-        dead = [
-            StoredMessage(
-                next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, patch_class(packet, class_), reason
+        places = self._services.ids.next_lookup_ids(TRANSACTIONAL_LEVEL, count)
+        if count > IN_MEMORY_MAX:
+            size = sum(map(len, packets))
+            rows = LocalRows(
+                to_queue.id,
+                places,
+                packets,
+                wall_ms,
+                [None] * count,
+                reason,
+                partial(patch_class, message_class=class_),
             )
-            for packet in packets
-        ]
-        put_all(to_queue, dead, batch)
-        batch.when_durable(partial(to_queue.deliver, dead))
-        self.counts[class_] += len(dead)
-        places = [each.lookup_id for each in dead]
+            to_queue.count_in(count, size)
+            batch.insert_messages(rows, size)
+            batch.when_durable(partial(to_queue.deliver_from_disk, places))
+        else:
+            dead = [
+                StoredMessage(place, wall_ms, patch_class(packet, class_), reason)
+                for place, packet in zip(places, packets, strict=True)
+            ]
+            put_all(to_queue, dead, batch)
+            batch.when_durable(partial(to_queue.deliver, dead))
+        self.counts[class_] += count
         self._recorder.record(header._replace(to_queue=to_queue.name), packets, places=places)
 
     def received(
@@ -304,6 +319,10 @@ class DeadLetters:
         self, queue: LocalQueue, prepared: PreparedEnd, message_class: MessageClass, reason: str
     ) -> None:
         prepared.write()
+        kept: dict[LocalQueue, list[bytes]] = {}
+        for packet in prepared.dead_letters:
+            kept.setdefault(self.dead_letter_queue(packet), []).append(packet)
+        self._keep_dead_letters(queue, kept, message_class, reason)
         self._follow(queue, prepared.others, message_class, reason, acknowledge=False)
 
     def _follow(
@@ -355,15 +374,29 @@ class DeadLetters:
                     kept.setdefault(self.dead_letter_queue(packet), []).append(packet)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
-        header = EventHeader(
-            Kind.DEAD_LETTERED, queue=queue.name, message_class=message_class, reason=reason
-        )
-        for to_queue, dead in kept.items():
-            self._keep_all(to_queue, dead, header, wall_ms)
+        self._keep_dead_letters(queue, kept, message_class, reason)
         if for_final_ack:
             self._acknowledgments.send_final_acks(for_final_ack, message_class, batch)
         if discarded:
-            self._recorder.record(header._replace(kind=Kind.DISCARDED), discarded)
+            header = EventHeader(
+                Kind.DISCARDED, queue=queue.name, message_class=message_class, reason=reason
+            )
+            self._recorder.record(header, discarded)
+
+    def _keep_dead_letters(
+        self,
+        queue: LocalQueue,
+        kept: Mapping[LocalQueue, Sequence[bytes]],
+        message_class: int,
+        reason: str,
+    ) -> None:
+        """Keep messages that ended in `queue` as dead letters, by the queues that keep them."""
+        header = EventHeader(
+            Kind.DEAD_LETTERED, queue=queue.name, message_class=message_class, reason=reason
+        )
+        wall_ms = int(self._services.environment.time() * 1000)
+        for to_queue, dead in kept.items():
+            self._keep_all(to_queue, dead, header, wall_ms)
 
     def expire_received(self, queue: LocalQueue) -> None:
         """End the messages in `queue.expired`, which were not received in time.

@@ -27,7 +27,9 @@ class PreparedEnd:
         self._ends = ends
         self._columns = columns
         self.lookup_ids: set[int] = set()
-        #: The packets of messages whose end has other consequences than acknowledgments.
+        #: The packets of messages whose end has other consequences than acknowledgments: those
+        #: that become dead letters, and all others.
+        self.dead_letters: list[bytes] = []
         self.others: list[bytes] = []
 
     def add(self, messages: Iterable[tuple[int, bytes]]) -> None:
@@ -43,10 +45,13 @@ class PreparedEnd:
             result = self._ends.of(packet)
             if result.acknowledgment is not None:
                 self._columns.add(parse_user_message(packet))
-            if result.journal or not self._is_receipt:
+            if self._is_receipt and not result.journal:
+                if result.final_ack is not None:
+                    for_final_ack.append(packet)
+            elif result.dead_letter is not None and self._ends.is_local(packet):
+                self.dead_letters.append(packet)
+            else:
                 self.others.append(packet)
-            elif result.final_ack is not None:
-                for_final_ack.append(packet)
         if for_final_ack:
             self._columns.add_final_acks(for_final_ack)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from storage.tables.messages import NewMessage
 
@@ -23,13 +23,20 @@ class LocalRows:
         packets: Sequence[bytes],
         wall_ms: int,
         expiries: Sequence[int | None],
+        reason: str | None = None,
+        change: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """`keys` are lookup ids, `wall_ms` is the time of arrival, and `expiries` are the seconds
-        after which the messages are expired; the lists have equal lengths."""
+        after which the messages are expired; the lists have equal lengths.
+
+        `reason` is that of their end.  `change` makes each packet from the given one.
+        """
         self._base, self._keys = queue_id << LOOKUP_BITS, keys
         self._packets = packets
         self._wall_ms = wall_ms
         self._expiries = expiries
+        self._reason = reason
+        self._change = change
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -40,7 +47,7 @@ class LocalRows:
             [base | key for key in self._keys],
             repeat(self._wall_ms, count),
             self._expiries,
-            repeat(None, count),
-            self._packets,
+            repeat(self._reason, count),
+            self._packets if self._change is None else map(self._change, self._packets),
             strict=True,
         )

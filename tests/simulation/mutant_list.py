@@ -1172,8 +1172,8 @@ MUTANTS = (
     Mutant(
         "the log lacks messages discarded in their queue",
         "qmd/outcomes/dead_letter.py",
-        "        if discarded:\n            self._recorder.record(",
-        "        if False:\n            self._recorder.record(",
+        "self._recorder.record(header, discarded)",
+        "pass",
     ),
     Mutant(
         "a refill serves no waiting reader",

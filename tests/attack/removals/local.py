@@ -287,7 +287,7 @@ REMOVALS = (
     Removal(
         "receipts of tens of thousands of messages",
         "qmd/operations/receive.py",
-        "            if count > ACKNOWLEDGED_AT_ONCE:",
+        "            if work > ACKNOWLEDGED_AT_ONCE * FINAL_ACKS_OF_ONE:",
         "            if False:",
         f"{_RECEIPTS}test_others_are_served_while_acknowledgments_of_receipt_are_made",
     ),

@@ -26,7 +26,6 @@ from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.operations import receive
 from qmd.outcomes.acknowledgments import Acknowledgments
-from qmd.outcomes.planned_acknowledgments import IN_MEMORY_MAX
 from qmd.outcomes.prepared_ends import PreparedEnd
 from qmd.runtime.work_parts import PART_ALONE
 from storage.tables import events
@@ -462,52 +461,3 @@ async def test_a_source_gets_final_acks_beside_acknowledgments_that_are_made_in_
     await until(lambda: remote.classes[RECEIPT] == 2 * 20, "the acknowledgments")
     assert final_acks(remote) == [(RECEIPT, number, 100 + number) for number in range(1, 21)]
     client.close()
-
-
-@pytest.mark.parametrize("is_forgotten", [False, True])
-def test_final_acks_that_are_made_in_parts_leave_once_and_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool
-) -> None:
-    monkeypatch.setattr(receive, "ACKNOWLEDGED_AT_ONCE", 10)
-    monkeypatch.setattr(receive, "FINAL_ACKS_OF_ONE", 1)
-    count = IN_MEMORY_MAX + 88
-    parts: list[int] = []
-    plan, send = Acknowledgments.plan_final_acks, Acknowledgments.send_planned
-
-    def planned(self: Acknowledgments, packets: Sequence[bytes], *rest: Any) -> None:
-        parts.append(len(packets))
-        plan(self, packets, *rest)
-
-    def sent(self: Acknowledgments, *given: Any) -> None:
-        if is_forgotten:  # another way leads to the source than when they were made
-            self._ways_back.clear()
-        send(self, *given)
-
-    @hosted
-    async def scenario(hosts: Hosts) -> None:
-        host = await hosts.start()
-        await host.create("orders", transactional=True)
-        client, remote = Asker(host), await dial(host, guid(7))
-        for _ in range(count // 50):
-            await given(remote, host, 50, journal=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Acknowledgments, "plan_final_acks", planned)
-            patch.setattr(Acknowledgments, "send_planned", sent)
-            taken = [each[0] for each in await client.done("take", "orders", count, 0)]
-            while len(taken) < count:
-                taken += [each[0] for each in await client.done("take", "orders", count, 0)]
-            assert await client.done("remove", "orders", taken) == count
-
-        def all_are_there() -> bool:
-            remote.acknowledge()
-            return len(final_acks(remote)) >= count
-
-        await until(all_are_there, "the final acks")
-        await host.settled()
-        wanted = [(RECEIPT, number, 100 + number) for number in range(1, count + 1)]
-        assert final_acks(remote) == wanted
-        assert len(parts) > 1 + is_forgotten
-        assert max(parts[:2]) <= PART_ALONE
-        client.close()
-
-    scenario(tmp_path)
