@@ -4,8 +4,11 @@
 
 """
 
+import ast
 import gc
 import os
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,27 +19,30 @@ settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
+ROOT = Path(__file__).resolve().parents[1]
 #: Slow and independent tests.  The other tests of a file stay together, with its fixtures.
 EACH_ALONE = (
-    *("tests/crash/", "tests/netns/", "tests/simulation/"),
-    *("tests/process/test_transactions.py", "tests/process/test_two_phase.py"),
+    *("tests/crash/", "tests/netns/", "tests/process/test_transactions.py"),
+    *("tests/process/test_two_phase.py", "tests/simulation/test_queue_managers.py"),
+    *("tests/simulation/test_restores.py", "tests/simulation/test_strict_host.py"),
 )
-#: One Spark session is enough for tests: it takes seconds to start, and a gigabyte.
-ALL_TOGETHER = ("tests/pipeline/",)
+#: One Spark session is enough for tests: it takes seconds to start, and a gigabyte.  Its tests make
+#: the longest share; tests of the folder that do without it run beside it.
+OF_SPARK = "tests/pipeline/"
 #: They begin first: one of them that began late would run alone at the end.
-LONGEST = (*ALL_TOGETHER, "tests/packages/test_debian.py")
-#: Files among them that need no session, or start processes with their own: another worker may run
-#: them meanwhile.
-WITHOUT_SESSION = tuple(
-    f"tests/pipeline/test_{name}.py"
-    for name in (
-        *("cluster", "filters", "finish", "java", "options", "own_packages"),
-        *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
-        *("bodies", "connect", "watch", "airflow", "first_audit", "pages_browser"),
-        *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),
-        *("nightly", "odd_messages", "s3", "slo", "dying_runs", "jobs_again", "jobs_broken"),
+LONGEST = (OF_SPARK, "tests/packages/test_debian.py")
+
+
+@cache
+def tests_with_session(file: str) -> frozenset[str]:
+    """Return the names of the tests in a file that take the fixture `spark` themselves."""
+    tree = ast.parse((ROOT / file).read_text())
+    return frozenset(
+        each.name
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef)
+        and "spark" in {argument.arg for argument in each.args.args}
     )
-)
 
 
 def pytest_collection_finish() -> None:
@@ -71,10 +77,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
         def _split_scope(self, nodeid: str) -> str:
-            for folder in ALL_TOGETHER:
-                if nodeid.startswith(folder) and not nodeid.startswith(WITHOUT_SESSION):
-                    return folder
-            return nodeid if nodeid.startswith(EACH_ALONE) else nodeid.partition("::")[0]
+            file, _, test = nodeid.partition("::")
+            if file.startswith(OF_SPARK) and test.partition("[")[0] in tests_with_session(file):
+                return OF_SPARK
+            return nodeid if nodeid.startswith(EACH_ALONE) else file
 
     config.option.loadscopereorder = False
     return Shares(config, log)

@@ -1,7 +1,7 @@
 """One Spark session for all tests of a worker; without Spark or Java they are skipped.
 
-With several workers, the scheduler in tests/conftest.py gives all tests of this folder that need
-the session to one worker, so only one session is started.
+With several workers, the scheduler in tests/conftest.py gives all tests that need the session to
+one worker, so only one session is started.
 
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import WITHOUT_SESSION
+from tests.conftest import tests_with_session
 
 SETTINGS = {
     # For short jobs, fast compilation matters more than fast execution.
@@ -30,8 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue
-        if item.nodeid.startswith(WITHOUT_SESSION):
-            raise pytest.UsageError(f"{item.nodeid} needs the session: see WITHOUT_SESSION")
+        file, _, test = item.nodeid.partition("::")
+        if test.partition("[")[0] not in tests_with_session(file):
+            raise pytest.UsageError(f"{item.nodeid} needs the session, and does not name `spark`")
         if item.get_closest_marker("timeout") is None:
             # On a busy machine the session alone takes a minute.
             item.add_marker(pytest.mark.timeout(1800))
