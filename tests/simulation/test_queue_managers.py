@@ -29,10 +29,13 @@ from tests.simulation.seed_run import run_seed
 from tests.simulation.worker_pool import run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 101)
+#: Together with the seeds that failed once, these have each kind of event in three worlds or more.
+#: `make simulate` runs a thousand worlds, and `make soak` new ones.
+CHOSEN = (2, 21, 23, 53, 61, 78, 88, 139, 141, 151, 153)
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else sorted({*CHOSEN, *regressions()})
 #: Further worlds, which run only as long as some kind of event is missing.
-FURTHER_SEEDS = range(101, 301)
-SEEDS_AT_ONCE = 25
+FURTHER_SEEDS = [seed for seed in range(1, 301) if seed not in SEEDS]
+SEEDS_AT_ONCE = 23
 WITH_FOREIGN_MANAGERS = 120  # a seed
 OTHER = 8  # a seed
 TIMEOUT_S = 600  # for a busy machine; a few seconds suffice otherwise
@@ -69,12 +72,6 @@ def event_folder(tmp_path_factory):
 def test_every_promise_is_kept(seeds, event_folder):
     """Safety during faults, liveness after them."""
     assert not broken_promises(run_part(seeds, event_folder))
-
-
-@pytest.mark.timeout(TIMEOUT_S)
-def test_regressions_pass():
-    """Seeds that failed once, without those that are among the others anyway."""
-    assert not broken_promises(run_seeds([*{*regressions()} - {*SEEDS}], JOBS))
 
 
 def run_part(seeds, event_folder):
@@ -181,7 +178,7 @@ EVENT_WORLDS_MIN = 1
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds have few events")
+@pytest.mark.skipif("SEED" in os.environ, reason="one world has few events")
 def test_every_kind_of_event_happens(event_folder):
     """Check that some world has each kind of event.
 
