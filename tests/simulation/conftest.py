@@ -19,8 +19,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     calls this hook for all tests, those of other folders too; most run no world, and collecting
     garbage takes longer than they do.
     """
+    runs_worlds = hasattr(getattr(item, "module", None), "Scenario")
+    if runs_worlds:
+        gc.freeze()  # what earlier tests have left: each collection would look at all of it
     result = yield
-    if hasattr(getattr(item, "module", None), "Scenario"):  # it runs worlds
+    if runs_worlds:
         with silence():
             gc.collect()
     return result
