@@ -106,7 +106,7 @@ routed: tools ## five daemons, one of them the only relay, cut off and killed: M
 
 soak-pipeline: tools ## kill two streams KILLS=200 times; then run jobs over FLEETS=6, in any order and parts
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
-	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k 'any_fleet or restored or nearly_nothing or dies_anywhere or dies_at_any or full_at or two_runs or finds_each'
+	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k 'any_fleet or restored or nearly_nothing or dies_anywhere or dies_at_any or full_at or two_runs or finds_each or no_night or last_of_many or both_engines'
 	@$(PY) -W ignore -m tests.pipeline.nights --cases $(NIGHTS)
 
 fuzz: tools ## fuzz every parser, SECONDS=60 each

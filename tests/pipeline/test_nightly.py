@@ -22,6 +22,6 @@ SOAK = bool(os.environ.get("QMD_SOAK"))
 # left their place, died, came again, or had their number given again, after they were settled.
 # In 305, and in all cases with an odd number, clocks drift.  In 910039 a night reads two more
 # acceptances of a message that was stored before.
-@pytest.mark.parametrize("seed", [36, 50, 305, 910039] if SOAK else [305, 910039])
+@pytest.mark.parametrize("seed", [36, 50, 305, 910039] if SOAK else [910039])
 def test_the_last_of_many_runs_says_what_one_run_says(seed: int, tmp_path: Path) -> None:
     assert check(seed, tmp_path).problems == []

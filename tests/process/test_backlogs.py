@@ -63,8 +63,7 @@ def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
     assert [body(each) for each in daemon.peek("later")] == lines, "in order"
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(("suffix", "end"), [("", signal.SIGINT), (".gz", signal.SIGKILL)])
 def test_an_export_that_is_interrupted_goes_on_where_it_was(
     hosts: Hosts, tmp_path: Path, suffix: str, end: signal.Signals
 ) -> None:
