@@ -13,4 +13,4 @@ END_S = float(os.environ.get("QMD_TESTS_END_S", "150"))
 
 #: Seconds between two looks at a daemon by a command.  A command keeps the processor busy for
 #: 30 ms, which the daemon and other tests need.
-LOOK_S = 0.1
+LOOK_S = 0.2
