@@ -109,6 +109,7 @@ def main(arguments: list[str]) -> int:
             _crashes(chosen.folder, seconds),
             _every_act(chosen.folder),
             _live(chosen.folder, share),
+            _amqp(chosen.folder, share),
             _doors(chosen.folder, share),
             _brokers(chosen.folder, share),
             _folders(chosen.folder, share),
