@@ -162,6 +162,15 @@ class Daemon:
     def rss_mb(self) -> float:
         return int(self._proc("statm").split()[1]) * _PAGE_BYTES / 1e6
 
+    def pss_uss_mb(self) -> tuple[float, float]:
+        """Return its memory with its part of shared pages, and that of its own pages alone."""
+        kib = {
+            line.split(":")[0]: int(line.split()[1])
+            for line in self._proc("smaps_rollup").splitlines()[1:]
+        }
+        own = kib["Private_Clean"] + kib["Private_Dirty"]
+        return kib["Pss"] * 1024 / 1e6, own * 1024 / 1e6
+
     def peak_rss_mb(self) -> float:
         line = next(line for line in self._proc("status").splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024 / 1e6

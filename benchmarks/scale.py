@@ -212,9 +212,12 @@ async def idle(_: int) -> Point:
             await daemon.start()
             took_s, cpu_s = time.perf_counter() - began_s, daemon.cpu_s()
             await asyncio.sleep(1)
+            pss_mb, uss_mb = daemon.pss_uss_mb()
             return {
                 "daemons": 1,
                 "memory, MB": round(daemon.rss_mb(), 1),
+                "with a part of shared pages, MB": round(pss_mb, 1),
+                "own pages, MB": round(uss_mb, 1),
                 "start, s": round(took_s, 2),
                 "start: CPU s": round(cpu_s, 2),
             }
