@@ -183,20 +183,27 @@ async def report(visit: Visit, name: str) -> Answer:
     if visit.reports is None or name not in {row["name"] for row in _reports(visit.reports)}:
         raise NotFound(f"There is no report {name}.")
     file = visit.reports / name
-    content = _content(visit.reports, file / REPORT if file.is_dir() else file)
+    content = report_content(visit.reports, file / REPORT if file.is_dir() else file)
     if content is None:
         raise NotFound(f"The report {name} is too large to be shown, or is not in the folder.")
     return File(content, "text/html; charset=utf-8", "", REPORT_POLICY)
 
 
-def _content(folder: Path, file: Path) -> bytes | None:
+def report_content(folder: Path, file: Path) -> bytes | None:
     """Return the content of a report; None: it is too large, or a link out of the folder.
 
     The writer of the reports may be another user, and cannot read all that the console can.  The
     opened file itself is asked for its place: a link may be exchanged at any moment.
     """
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # Python opens none
+        os.close(descriptor)
+        return None
+    with open(descriptor, "rb") as stream:
         place = Path(f"/proc/self/fd/{stream.fileno()}").readlink()
         found = os.fstat(stream.fileno())
-        is_report = stat.S_ISREG(found.st_mode) and place.is_relative_to(folder.resolve())
-        return stream.read() if is_report and found.st_size <= REPORT_BYTES_MAX else None
+        if not stat.S_ISREG(found.st_mode) or not place.is_relative_to(folder.resolve()):
+            return None
+        # Its writer may let it grow meanwhile, also by a hole of any size.
+        content = stream.read(REPORT_BYTES_MAX + 1)
+        return content if len(content) <= REPORT_BYTES_MAX else None
