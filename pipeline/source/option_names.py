@@ -91,6 +91,20 @@ KAFKA = {
     "kafkaConsumer.pollTimeoutMs": "reconnectSeconds",
     "includeHeaders": 'the column "extension", which is always there',
 }
+#: Option of Kafka's own client -> its counterpart; the others have none.
+KAFKA_CLIENT = {
+    "kafka.security.protocol": "the endpoint, tls://host:port",
+    "kafka.ssl.truststore.location": "caFile",
+    "kafka.ssl.keystore.location": "certificateFile, and keyFile for its key",
+    "kafka.sasl.mechanism": "tokenFile",
+    "kafka.sasl.jaas.config": "tokenFile, or tokenEnv",
+    "kafka.auto.offset.reset": "startingOffsets",
+    "kafka.enable.auto.commit": "none: messages are consumed when a batch is complete",
+    "kafka.max.poll.records": "maxRowsPerTrigger",
+    "kafka.client.id": "readerId",
+    "kafka.request.timeout.ms": "reconnectSeconds",
+    "kafka.session.timeout.ms": "reconnectSeconds",
+}
 #: Column of rows for Spark's Kafka sink -> the column here.
 KAFKA_COLUMNS = {
     "value": "body",
@@ -99,7 +113,7 @@ KAFKA_COLUMNS = {
     "headers": "extension",
     "partition": "none: queues have no partitions",
 }
-_SPELLED_IN_KAFKA = {name.lower(): name for name in KAFKA}
+_SPELLED_IN_KAFKA = {name.lower(): name for name in (*KAFKA, *KAFKA_CLIENT)}
 
 
 def is_option(name: str, use: str) -> bool:
@@ -117,8 +131,10 @@ def why_not(name: str, use: str) -> str:
     """Return the rest of the sentence about an option that the use does not have."""
     of = READ if use == SCHEMA else use
     if name in _SPELLED_IN_KAFKA:
-        counterpart = KAFKA[_SPELLED_IN_KAFKA[name]]
-        return f"is of Kafka's source; its counterpart here is {counterpart}"
+        spelling = _SPELLED_IN_KAFKA[name]
+        if spelling in KAFKA:
+            return f"is of Kafka's source; its counterpart here is {KAFKA[spelling]}"
+        return f"is of Kafka's client; its counterpart here is {KAFKA_CLIENT[spelling]}"
     if name.startswith("kafka."):
         return "is for Kafka's own client, and has no counterpart here"
     uses = _USES.get(_SPELLED.get(name, ""))
