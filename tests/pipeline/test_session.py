@@ -1,5 +1,7 @@
 """The settings of a session of the pipeline."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.spark import archive_maker, class_archive
@@ -54,6 +56,8 @@ def test_java_is_started_with_one_collector_and_without_checks_of_arrow_data(mon
         monkeypatch.delenv(name, raising=False)
 
     options = java_options("-Dmine=1", is_local=True).split()
+    (log,) = [one for one in options if one.startswith("-Dlog4j2.configurationFile=file://")]
+    assert Path(log.partition("file://")[2]).is_file()  # otherwise Java reports errors at its start
 
     assert "-Dmine=1" in options
     assert "-XX:+UseParallelGC" in options
