@@ -67,7 +67,9 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 
 $(TOOLS): requirements-dev.lock $(READY)
 	@echo "adding tools and optional libraries, among them Spark: some minutes ..."
-	@$(PIP) --require-hashes -r requirements-dev.lock
+	@# pip packs half a gigabyte of Spark into a wheel, only to unpack it: it need not be compressed.
+	@$(PIP) --require-hashes -r <(sed 's/^pyspark==[^ ]*/& --config-settings=--build-option=--compression=stored/' \
+	  requirements-dev.lock)
 	@$(PIP) --require-hashes -r requirements-amqp.lock || \
 	  echo "the door for AMQP is left out: qpid-proton needs a C compiler and the headers of Python"
 	@touch $@
