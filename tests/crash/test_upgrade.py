@@ -23,7 +23,7 @@ KILLED = [1, 13, 33]
 IS_FULL = os.environ.get("CRASH") == "full"
 VERSIONS = old_folder.every_version() if IS_FULL else old_folder.versions()
 EVERYTHING = "cwtsdu"
-STEP = 1 if IS_FULL else 13  # acts between two kills
+STEP = 1 if IS_FULL else 29  # acts between two kills
 DEAD_LETTERS = r"DIRECT=OS:.\SYSTEM$;DEADLETTER"
 
 
