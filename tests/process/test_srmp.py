@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qmd.runtime.log import LIMITED_LINES_MAX
 from tests.patience import END_S
 from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body
 from tests.process.srmp_door import SrmpDoor
@@ -458,3 +459,17 @@ def test_the_door_needs_a_url_to_which_receipts_can_be_sent(tmp_path: Path, url:
 
     assert result.returncode == 78
     assert b"srmp_receipts_url" in result.stderr
+
+
+def test_a_flood_of_refused_requests_is_logged_in_part(pair: Pair) -> None:
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", pair.b.port, timeout=END_S, source_address=("127.0.0.77", 0)
+    )
+    for _ in range(4 * LIMITED_LINES_MAX):
+        connection.request("POST", "/msmq/private$/loose", b"<a/>", {"Content-Type": "text/xml"})
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 400
+    connection.close()
+    lines = pair.b.log.read_text().splitlines()
+    assert 1 <= sum("127.0.0.77" in line for line in lines) <= LIMITED_LINES_MAX

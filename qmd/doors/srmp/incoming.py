@@ -33,6 +33,7 @@ from qmd.doors.srmp.session import SessionEnded
 from qmd.doors.srmp.source import Sender, Source, stream_name
 from qmd.doors.srmp.sources import Sources
 from qmd.doors.srmp.stream_starts import Starts
+from qmd.runtime.log import LimitedLog
 
 log = structlog.get_logger()
 
@@ -71,6 +72,7 @@ class Incoming:
         self._queues: dict[str, tuple[float, bool | None]] = {}  # whether it is transactional
         self._number = int(time.time()) & 0x7FFFFFFF
         self.received = 0
+        self._log = LimitedLog(log)
 
     async def __call__(self, request: Request, *, is_encrypted: bool) -> Response:
         """Answer a request: 200 when the daemon has the message."""
@@ -88,17 +90,21 @@ class Incoming:
             posted = read_request(request.body, request.headers.get("content-type", ""))
             return await self._take(posted, request, sender)
         except NotSrmp as error:
-            log.info("srmp_refused", host=request.peer.address, reason=str(error))
+            self._log_limited("info", "srmp_refused", peer.address, str(error))
             return _answer(400, str(error))
         except ClientError as error:
             if error.code == "token_refused":
-                log.info("srmp_refused", host=peer.address, reason=error.text)
+                self._log_limited("info", "srmp_refused", peer.address, error.text)
                 return _answer(401, error.text)
-            log.warning("srmp_waits", reason=error.text)
+            self._log_limited("warning", "srmp_waits", peer.address, error.text)
             return _answer(503, error.text)
         except (SessionEnded, TimeoutError, OSError) as error:
-            log.warning("srmp_waits", reason=str(error))
+            self._log_limited("warning", "srmp_waits", peer.address, str(error))
             return _answer(503, f"the queue manager does not take messages now: {error}")
+
+    def _log_limited(self, level: str, event: str, host: str, reason: str) -> None:
+        """Log an event that any host can cause at will, rate-limited for each host."""
+        self._log.log(level, event, key=host, now=time.monotonic(), host=host, reason=reason)
 
     async def _take(self, posted: Posted, request: Request, sender: Sender) -> Response:
         envelope = posted.envelope
@@ -203,6 +209,7 @@ class Incoming:
 
     async def close(self) -> None:
         """End all sessions."""
+        self._log.finish()
         for source in self._sources.values():
             with contextlib.suppress(SessionEnded):
                 await source.close()

@@ -37,6 +37,7 @@ from qmd.doors.srmp.messages import envelope_of, write_request
 from qmd.doors.srmp.redirection import Redirection, is_among, redirected
 from qmd.doors.srmp.session import BinarySession, SessionEnded
 from qmd.doors.srmp.source import Ask
+from qmd.runtime.log import LimitedLog
 from qmd.runtime.loopback_user import user_at_other_end
 
 log = structlog.get_logger()
@@ -83,6 +84,7 @@ class Outgoing:
         """`receipts_from` are networks of hosts that send receipts for others; `users` those of
         which a process may be the daemon."""
         self._users = users
+        self._refusals = LimitedLog(log)
         self._ask = ask
         self._receipts_from = receipts_from
         self._receipts_to = receipts_to
@@ -99,7 +101,9 @@ class Outgoing:
         """Serve one connection of the daemon; other users of this computer get none."""
         user = user_at_other_end(writer.get_extra_info("socket"))
         if self._users and user not in self._users:  # nor one that is not known: it has closed
-            log.warning("srmp_not_the_daemon", user=user)
+            self._refusals.log(
+                "warning", "srmp_not_the_daemon", key=str(user), now=time.monotonic(), user=user
+            )
             writer.transport.abort()
             return
         try:
@@ -210,7 +214,14 @@ class Outgoing:
         if session is None or client is None:
             return False
         if address != client.address and not is_among(address, self._receipts_from):
-            log.warning("srmp_receipt_refused", host=address, expected=client.address)
+            self._refusals.log(
+                "warning",
+                "srmp_receipt_refused",
+                key=address,
+                now=time.monotonic(),
+                host=address,
+                expected=client.address,
+            )
             return False
         if session.ended or session.session.remote_id is None:
             return False
@@ -247,5 +258,6 @@ class Outgoing:
 
     def close(self) -> None:
         """End all sessions."""
+        self._refusals.finish()
         for session in list(self._sessions):
             session.close("the door stops")
