@@ -26,7 +26,8 @@ def serve(path: Path, read: Callable[[], Settings], *, doors: bool, standby: boo
     settings = read()
     # Modules create objects that stay: going through them takes a tenth of the start.
     gc.disable()
-    lean_imports.load(tls=lean_imports.needs_tls(settings))
+    # A standby reads the configuration again when it takes over.
+    lean_imports.load(tls=standby or lean_imports.needs_tls(settings))
     plain_structlog.load()
     from qmd.daemon import main
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 from storage.engine import mounts
 from tests.patience import END_S, LOOK_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
-from tests.process.harness import Daemon, Hosts, body
+from tests.process.harness import Daemon, Hosts, body, free_port
+from tests.process.remote_daemon import make_certificates
 
 
 class Standby:
@@ -78,6 +81,27 @@ def test_a_standby_survives_a_reload_and_takes_over_with_the_present_configurati
         active.kill()
         standby.takes_over()
         assert active.json("config", "diff") == []
+    finally:
+        standby.end()
+
+
+def test_a_standby_takes_over_with_tls_that_was_enabled_while_it_waited(hosts: Hosts) -> None:
+    active = hosts.daemon()
+    standby = Standby(active)
+    port = free_port()
+    try:
+        standby.has_logged("standby")
+        make_certificates(active.folder)
+        active.configure({"remote": {"enabled": True, "port": port}})
+        (active.folder / "remote-tokens").touch(mode=0o600)
+        active.kill()
+        standby.takes_over()
+        context = ssl.create_default_context(cafile=active.folder / "ca.crt")
+        with (
+            socket.create_connection(("127.0.0.1", port), END_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secret,
+        ):
+            assert secret.version() is not None
     finally:
         standby.end()
 
