@@ -31,33 +31,48 @@ USUAL_COMMIT_S = 0.001
 
 
 class PartAhead:
-    """A packet whose end is stored, or is being stored, in pieces."""
+    """A packet whose end is stored, or is being stored, in pieces.
 
-    __slots__ = ("_written", "ids", "is_used", "on_end", "packet", "piece_bytes")
+    It keeps the packet as it was received, with its SessionHeader, because a copy would take its
+    memory again.
+    """
 
-    def __init__(self, packet: bytes, piece_bytes: int, on_end: Callable[[], None]) -> None:
-        self.packet = packet
+    __slots__ = (
+        "_begin",
+        "_packet",
+        "_until",
+        "_written",
+        "ids",
+        "is_used",
+        "on_end",
+        "piece_bytes",
+    )
+
+    def __init__(
+        self, packet: bytes, until: int, piece_bytes: int, on_end: Callable[[], None]
+    ) -> None:
+        """The end of the packet is that up to the index `until`."""
+        self._packet = packet
+        self._until = until
         self.ids: list[int] = []  # of its pieces, the first one first
         self.is_used = False  # a row refers to it
         self.on_end = on_end
         self.piece_bytes = piece_bytes
-        self._written = split(packet)
+        self._written = self._begin = split(packet)
 
     @property
     def is_complete(self) -> bool:
-        return self._written >= len(self.packet)
+        return self._written >= self._until
 
     def id_for(self, packet: bytes) -> int | None:
         """Return the id of the part that ends this packet; None if it is of another packet.
 
         A packet whose head differs, such as a dead letter, has the same end.
         """
-        if self.is_used or not self.is_complete or len(packet) != len(self.packet):
+        if self.is_used or not self.is_complete:
             return None
-        end = split(packet)
-        if packet is not self.packet and packet[end:] != self.packet[split(self.packet) :]:
-            return None
-        return self.ids[-1]
+        end = packet[split(packet) :]
+        return self.ids[-1] if end == self._packet[self._begin : self._until] else None
 
     def use(self, batch: Batch) -> None:
         """Keep the pieces: a row of the open batch refers to the part."""
@@ -67,8 +82,8 @@ class PartAhead:
     def take_piece(self) -> bytes:
         """Return the next piece."""
         at = self._written
-        self._written = min(at + self.piece_bytes, len(self.packet))
-        return self.packet[at : self._written]
+        self._written = min(at + self.piece_bytes, self._until)
+        return self._packet[at : self._written]
 
 
 class PartsAhead:
@@ -79,14 +94,17 @@ class PartsAhead:
         self._waiting: dict[Hashable, deque[PartAhead]] = {}  # by owner, the next one first
         self._current: PartAhead | None = None
 
-    def store(self, packet: bytes, owner: Hashable, on_end: Callable[[], None]) -> PartAhead:
-        """Store the end of a packet; `on_end` is called when all of it is durable.
+    def store(
+        self, packet: bytes, until: int, owner: Hashable, on_end: Callable[[], None]
+    ) -> PartAhead:
+        """Store the end of a packet up to the index `until`; `on_end` is called when all of it is
+        durable.
 
         Call `forget` afterwards, or before, which stops it.
         """
         ordinary_s = self._services.storage.ordinary_commit_s
         piece_bytes = int(PIECE_BYTES * max(1.0, ordinary_s / USUAL_COMMIT_S))
-        part = PartAhead(packet, min(piece_bytes, PIECE_BYTES_MAX), on_end)
+        part = PartAhead(packet, until, min(piece_bytes, PIECE_BYTES_MAX), on_end)
         self._waiting.setdefault(owner, deque()).append(part)
         if self._current is None:
             self._go_on()

@@ -9,8 +9,8 @@ from protocol import (
     PacketKind,
     packet_kind,
     parse_user_message,
-    without_session_header,
 )
+from protocol.headers import SESSION_HEADER_BYTES
 from protocol.message_class import MessageClass
 from qmd.core.disposition import consequences
 from qmd.core.packet_fields import is_express
@@ -62,25 +62,24 @@ class LargeArrivals:
             message = parse_user_message(packet)
         except MalformedPacket:
             return None  # the session finds it, and ends
-        if message.session is not None:
-            packet = without_session_header(packet)
+        size = len(packet) - (0 if message.session is None else SESSION_HEADER_BYTES)
         if (
             is_express(packet)
-            or self._admission.is_full(len(packet)) is not None
+            or self._admission.is_full(size) is not None
             or not self._speakers.speaks_for(connection, message.user.source_queue_manager)
         ):
             return None
-        if not (self._has_queue(connection, message, packet) or self._dies_here(message)):
+        if not (self._has_queue(connection, message, size) or self._dies_here(message)):
             return None
-        return self._parts.store(packet, connection.host, on_end)
+        return self._parts.store(packet, size, connection.host, on_end)
 
-    def _has_queue(self, connection: PeerConnection, message: UserMessage, packet: bytes) -> bool:
+    def _has_queue(self, connection: PeerConnection, message: UserMessage, size: int) -> bool:
         """Return whether there is a queue here that takes the message."""
         queue = self._local_destinations.find(message)
         return (
             queue is not None
             and why_not(queue, message) is None
-            and queue.has_room(len(packet))
+            and queue.has_room(size)
             and (
                 message.security is not None
                 or self._senders.refusal(connection, message, queue, None) is None

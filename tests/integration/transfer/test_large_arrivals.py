@@ -172,7 +172,7 @@ async def test_the_owners_of_large_packets_take_turns(hosts: Hosts) -> None:
     parts = b.incoming.large._parts
     large = packet(LARGE, source=guid(7), number=1)
     made = [
-        parts.store(large, owner, lambda name=name: ended.append(name))
+        parts.store(large, len(large), owner, lambda name=name: ended.append(name))
         for owner, name in [("x", "x1"), ("x", "x2"), ("y", "y1"), ("x", "x3"), ("z", "z1")]
     ]
     parts.forget(made[3])
