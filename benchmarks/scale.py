@@ -7,11 +7,14 @@
     queues        messages to and from a daemon with so many queues; its status and its start
     fan-out       one send to so many queues of another host, until it is durable
     sizes         bodies of so many bytes: the rate, and the memory for those under way
+    backlog       messages to and from a queue in which so many wait; its status and its start
+    host-away     messages to a host that is away, for which so many wait, and its return
     idle          memory and start of a daemon with nothing to do (one point)
 
 The processor time of the daemon is compared with that of the first point; elapsed time and rates
 depend on other work on the machine.  `--large` adds the points that take minutes.  `--write` draws
-docs/images/scale-*.svg and puts the tables into docs/benchmarks.md.
+docs/images/scale-*.svg and puts the tables into docs/benchmarks.md;
+curves that were not measured stay.
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from typing import Any
 
 import structlog
 
-from benchmarks import bench_many, pair
+from benchmarks import bench_many, pair, scale_backlogs
 from benchmarks.many_queues import measure as measure_queues
+from benchmarks.meter import Meter, Point
 from benchmarks.peers.report import markdown, text
 from benchmarks.scale_plots import draw, write
 from qmd.client import QueueManager
@@ -46,31 +50,7 @@ KIB, MIB = 1024, 1024 * 1024
 SIZES_BYTES = 64 * MIB  # sent for each size, or MESSAGES if these are fewer
 IN_FLIGHT = 16  # large bodies that are sent without an answer
 
-Point = dict[str, float]
 Curve = list[Point]  # the first figure is the place on the axis
-
-
-class Meter:
-    """The costs of a daemon between two moments."""
-
-    def __init__(self, daemon: pair.Daemon) -> None:
-        self._daemon = daemon
-        Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")  # of the peak
-        self.began_s, self._cpu_s = time.perf_counter(), sum(daemon.thread_cpu_s().values())
-        self._written = self._bytes()
-
-    def of(self, messages: int) -> Point:
-        took_s = time.perf_counter() - self.began_s
-        cpu_s = sum(self._daemon.thread_cpu_s().values()) - self._cpu_s
-        return {
-            "messages/s": round(messages / took_s),
-            "CPU µs a message": round(cpu_s / messages * 1e6, 1),
-            "bytes written a message": round((self._bytes() - self._written) / messages),
-        }
-
-    def _bytes(self) -> int:
-        lines = Path(f"/proc/{self._daemon.pid}/io").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 @contextlib.asynccontextmanager
@@ -230,6 +210,8 @@ CURVES: dict[str, tuple[Measure, tuple[int, ...], tuple[int, ...]]] = {
     "queues": (queues, (10, 1000, 10_000), (32_000,)),
     "fan-out": (fan_out, (1, 10, 100, 1000), ()),
     "sizes": (sizes, (KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB - 4096), ()),
+    "backlog": (scale_backlogs.local, (0, 100_000, 1_000_000), (10_000_000,)),
+    "host-away": (scale_backlogs.outgoing, (0, 100_000, 1_000_000), (10_000_000,)),
     "idle": (idle, (1,), ()),
 }
 
@@ -251,6 +233,12 @@ def _table(curve: Curve) -> list[list[str]]:
     return [head, *([f"{point[name]:,}" for name in head] for point in curve)]
 
 
+def section(name: str, curve: Curve, about: str) -> str:
+    """Draw a curve, and return its part of the manual."""
+    plot = f"\n\n![{name}](images/{draw(name, curve)})" if len(curve) > 1 else ""
+    return f"{about}\n\n{markdown(_table(curve))}{plot}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -268,12 +256,7 @@ def main() -> None:
     )
     print(about)
     if given.write:
-        parts = [about]
-        for name, curve in found.items():
-            parts.append(f"**{name.capitalize()}.**\n\n{markdown(_table(curve))}")
-            if len(curve) > 1:
-                parts.append(f"![{name}](images/{draw(name, curve)})")
-        write("\n\n".join(parts))
+        write({name: section(name, curve, about) for name, curve in found.items()})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -27,7 +28,7 @@ def draw(name: str, curve: Curve) -> str:
         place.plot(x, [point[figure] for point in curve], marker="o")
         place.set_title(figure, fontsize=9, loc="left")
         place.set_ylim(bottom=0)
-        place.set_xscale("log")
+        place.set_xscale("symlog" if 0 in x else "log")
         place.grid(visible=True, alpha=0.3)
     places[-1, 0].set_xlabel(axis)
     chart.tight_layout()
@@ -37,10 +38,15 @@ def draw(name: str, curve: Curve) -> str:
     return file
 
 
-def write(section: str, file: Path = DOCS / "benchmarks.md") -> None:
-    """Put the section between its marks."""
+def write(sections: dict[str, str], file: Path = DOCS / "benchmarks.md") -> None:
+    """Put the sections of curves, by name, between the marks; others stay as they are."""
     before, _, rest = file.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
+    inner, _, after = rest.partition(END)
     if not after:
         raise SystemExit(f"{file} has no section of curves")
-    file.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
+    parts = {
+        name: text.strip()
+        for name, text in re.findall(r"^#### (\S+)\n(.*?)(?=^#### |\Z)", inner, re.M | re.S)
+    } | sections
+    made = "\n\n".join(f"#### {name}\n\n{text}" for name, text in parts.items())
+    file.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")
