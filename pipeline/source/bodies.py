@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.source.ddl import is_type
 from pipeline.source.errors import SourceError, option_error
 from qmd.bodies.content import plain, read_content
 from qmd.bodies.errors import UnreadableBody
@@ -33,8 +34,6 @@ from qmd.bodies.errors import UnreadableBody
 DOTNET = ("xml", "binary", "activex")
 NEEDED = ("id", "body", "body_type")  # columns that decoding reads
 
-# A type, in contrast to a list of columns.
-_TYPE = re.compile(r"\w+(\s*\([\d\s,]*\))?$|(struct|array|map)\s*<", re.IGNORECASE)
 _MICRO = timedelta(microseconds=1)
 _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
 _FLOAT32_MAX = 3.4028235677973366e38  # larger ones round to infinity
@@ -125,7 +124,7 @@ def content_ddl(format: str, body_schema: str, avro_schema: str) -> str:
     if format == "text" or not body_schema.strip():
         return "string"
     text = body_schema.strip()
-    return text if _TYPE.match(text) else f"struct<{text}>"
+    return text if is_type(text) else f"struct<{text}>"
 
 
 def check_type(type_: Any, option: str, path: str = "") -> None:

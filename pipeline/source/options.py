@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.source import bounds, schema
 from pipeline.source.bounds import Bound
+from pipeline.source.ddl import WrongType, check_ddl, is_type
 from pipeline.source.errors import option_error
 from pipeline.source.option_names import (
     OF_QUEUE_MANAGERS,
@@ -134,12 +135,21 @@ class ReadOptions(ConnectionOptions):
                 raise option_error(option, f'needs the option "bodyFormat" to be {formats[0]}')
         if name in schemas and not self.given.get(schemas[name].lower(), "").strip():
             raise option_error(schemas[name], f"is missing: bodyFormat={name} needs it")
+        self._check_body_schema()
         if "onbadbody" in self.given and name == "binary":
             raise option_error("onBadBody", 'needs the option "bodyFormat"')
         _ = self.bad_body_fails
         if name != "binary" and (not self.bodies or self.kind == "events"):
             raise option_error("bodyFormat", "needs the bodies of messages")
         return "" if name == "binary" else name
+
+    def _check_body_schema(self) -> None:
+        text = self.body_schema.strip()
+        try:
+            if text:
+                check_ddl(text, is_type=is_type(text))
+        except WrongType as error:
+            raise option_error("bodySchema", f"is {text!r}: it {error}") from None
 
     @property
     def service_bus(self) -> bool:

@@ -144,6 +144,10 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
         ({"bodyFormat": "xml"}, "it is one of binary, text, json, avro, dotnet"),
         ({"bodyFormat": "json"}, '"bodySchema" is missing: bodyFormat=json needs it'),
         ({"bodyFormat": "json", "bodySchema": ""}, '"bodySchema" is missing'),
+        (
+            {"bodyFormat": "json", "bodySchema": "name string, total itn"},
+            "\"bodySchema\" is 'name string, total itn': it has 'itn' as the type of total;",
+        ),
         ({"bodyFormat": "avro"}, '"avroSchema" is missing: bodyFormat=avro needs it'),
         ({"bodySchema": "a int"}, '"bodySchema" needs the option "bodyFormat" to be json'),
         ({"onBadBody": "fail"}, '"onBadBody" needs the option "bodyFormat"'),
