@@ -59,6 +59,7 @@ class Copies:
             self.streams.clear()
         self.streams = {ends: one for ends, one in self.streams.items() if self.alpha not in ends}
         self.ended = BEGIN
+        self.lost_at: dict[Key, float] = {}  # of each finding
         self._side_by_side()
 
     def _run(self, host: Host, starts: int) -> str:
@@ -90,6 +91,7 @@ class Copies:
                     self.f.sent(message, at + 5000)
                     self.f.acked(message, at + 5020)
                     self.f.wrong("acked_not_stored", message)
+                    self.lost_at["acked_not_stored", message.id, 0, 0] = at + 5020
             self.ended = max(self.ended, int(at) + MINUTE)
 
     @property

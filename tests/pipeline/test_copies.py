@@ -26,7 +26,7 @@ from pipeline.jobs.audit.state import State
 from pipeline.report.outcome import write_audit
 from pipeline.results.runs import Results
 from qmd.cli.event_files import arrow_schema
-from tests.pipeline.foreign_copies import Copies, run_of
+from tests.pipeline.foreign_copies import BEGIN, Copies, run_of
 from tests.pipeline.foreign_fleet import HOUR, MIDNIGHT, MINUTE, Fleet, Host, Message, Stream
 from tests.pipeline.nights import about_messages, shown
 
@@ -66,7 +66,6 @@ def test_no_night_accuses_anybody_and_the_last_one_says_what_one_run_says(
         assert not about_messages(last) - fleet.findings, (names, name)
 
     assert shown(last) == shown(whole(engine, files, tmp_path / "whole"))
-    assert "other_copy" in last.open.reason.to_list()
     assert ("restored", "papa") in about_hosts(last)
 
 
@@ -92,6 +91,60 @@ def test_the_log_of_one_copy_decides_the_messages_of_its_own_runs(
     }
     opened = result.open[result.open.reason == "other_copy"]
     assert opened.host.to_list() == ["papa"]
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_the_logs_of_both_copies_decide_what_neither_has(
+    engine: Any, tmp_path: Path, seed: int
+) -> None:
+    """A message is lost if neither log has it, as far as both of them go."""
+    fleet, ends = Copies(seed), {}
+    fleet.write(tmp_path)
+    for name in ("original", "copy"):
+        rows = parquet.read_table(tmp_path / f"{name}.parquet").select(["block", "at_ms"])
+        ends[name] = rows.to_pylist()
+    last = min(max(row["block"] for row in rows) for rows in ends.values())
+    until = min(row["at_ms"] for rows in ends.values() for row in rows if row["block"] == last)
+    known = {each for each in fleet.findings if fleet.lost_at[each] < until - 1000}
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert len(known) > 0
+    assert set(about_messages(result)) == known
+    assert sum(result.open.messages) == len(fleet.findings) - len(known)
+
+
+def test_a_number_that_may_have_come_to_the_copy_without_a_log_is_no_gap(
+    engine: Any, tmp_path: Path
+) -> None:
+    fleet = Copies(2)
+    stream = fleet.streams[fleet.alpha, fleet.copy]
+    stream.number += 1
+    for n in range(2):
+        later = Message(fleet.alpha, fleet.copy, "usual", stream)
+        fleet.f.life(later, fleet.ended + (n + 1) * MINUTE)
+    fleet.write(tmp_path)
+    (tmp_path / "copy.parquet").unlink()
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert "gap" not in result.findings.kind.to_list()
+
+
+def test_a_missing_part_of_the_log_of_one_copy_leaves_its_messages_open(
+    engine: Any, tmp_path: Path
+) -> None:
+    fleet = Copies(1)
+    fleet.write(tmp_path)
+    path = tmp_path / "copy.parquet"
+    log = parquet.read_table(path)
+    blocks = log["block"].to_numpy()
+    begin = blocks[log["at_ms"].to_numpy() > BEGIN].min()
+    parquet.write_table(log.filter(pa.array((blocks < begin) | (blocks > begin + 2))), path)
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert not about_messages(result)
 
 
 def test_without_any_log_of_both_their_numbers_are_no_duplicates(

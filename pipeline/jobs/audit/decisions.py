@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,13 @@ def decided(
     spans: Spans,
     labels: Labels,
     known: EarlierState,
-    copied: set[int],
+    copied: Mapping[int, int],
     shown: other_runs.Evidence | None = None,
 ) -> tuple[Frame, Any]:
     """Return the candidates, and for each the reason why it is open: "" if it is proved.
 
     `known` is the state after earlier audits, `copied` are the hosts with the logs of
-    several copies, `shown` is the evidence of runs without a log.
+    several copies, and until when both are there, `shown` is the evidence of runs without a log.
     """
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
@@ -48,7 +49,8 @@ def decided(
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found, known)
-    other_runs.leave_open(rows, why, shown, copied)
+    in_both = other_histories.acted_before(rows, copied, spans)
+    other_runs.leave_open(rows, why, shown, copied, in_both)
     elsewhere = None if shown is None else shown.elsewhere
     logs = other_histories.Logs(found.starts, found.runs, found.holes)
     other_histories.leave_open(rows, why, logs, spans, elsewhere)

@@ -25,6 +25,7 @@ from pipeline.jobs.audit.epochs import EPOCHS, EPOCHS_MAX, is_exported
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.history_events import (
     begins,
+    both_until,
     lowest_assigned,
     read_events,
     side_by_side,
@@ -80,6 +81,22 @@ class Histories:
             epochs = pd.concat([epochs[~(of_host & (epochs.since != 0))], rows], ignore_index=True)
         return epochs.astype(np.int64)
 
+    def both_until(
+        self, engine: Engine, hosts: Collection[int], broken: Collection[str]
+    ) -> dict[int, int]:
+        """Return until when the logs of both copies of each of `hosts` are there (ms).
+
+        `broken` are files of which nothing counts.
+        """
+        if not hosts:
+            return {}
+        try:
+            paths = [path for path in self._paths_of(hosts) if path not in broken]
+            read_events(engine, paths, hosts)
+            return both_until(engine)
+        finally:
+            engine.release()
+
     def must_begin_anew(self, before: Frame, after: Frame) -> bool:
         """Return whether `after` moves events that were read under the epochs `before`."""
         return any(
@@ -107,11 +124,7 @@ class Histories:
 
     def _epochs_of(self, engine: Engine, last_named: dict[int, int]) -> dict[int, Frame]:
         """Return the epochs behind the last one that file names show, of each host."""
-        if self._ranges_before is None:
-            self._ranges_before = _ranges(self._earlier)
-        parts = [part for host in last_named for ranges in (self._ranges, self._ranges_before)
-                 for part in ranges.get(host, ())]  # fmt: skip
-        paths = list(dict.fromkeys(path for *_, path in parts))
+        paths = self._paths_of(last_named)
         gone = self._covered[self._covered.host.isin(list(last_named))]
         try:
             read_events(engine, paths, last_named)
@@ -128,6 +141,13 @@ class Histories:
             ).astype(np.int64)
             for host, named in last_named.items()
         }  # fmt: skip
+
+    def _paths_of(self, hosts: Collection[int]) -> list[str]:
+        if self._ranges_before is None:
+            self._ranges_before = _ranges(self._earlier)
+        parts = [part for host in hosts for ranges in (self._ranges, self._ranges_before)
+                 for part in ranges.get(host, ())]  # fmt: skip
+        return list(dict.fromkeys(path for *_, path in parts))
 
 
 def _ranges(files: Sequence[LogFile]) -> dict[int, list[Range]]:

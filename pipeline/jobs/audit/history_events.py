@@ -179,6 +179,44 @@ def side_by_side(engine: Engine, begun: Mapping[int, Sequence[int]]) -> set[int]
     return found | {int(host) for host in engine.query(_BACK).to_pandas().host}
 
 
+#: Of each block of a host: how many copies of it have logged one, and its first time.
+_COPIES = """
+    SELECT host, block, max(copies) AS copies, min(at_ms) AS at_ms FROM (
+        SELECT host, block, index, count(*) AS copies, min(at_ms) AS at_ms
+        FROM history_events GROUP BY host, block, index) each
+    GROUP BY host, block
+"""
+#: The blocks from the first one on that two copies have; `apart` counts those that are missing.
+_OF_BOTH = """
+    SELECT b.host, b.block, b.copies, b.at_ms, b.block - f.first
+        - (row_number() OVER (PARTITION BY b.host ORDER BY b.block) - 1) AS apart
+    FROM history_copies b JOIN (
+        SELECT host, min(block) AS first FROM history_copies WHERE copies > 1 GROUP BY host) f
+    ON b.host = f.host WHERE b.block >= f.first
+"""
+_UNTIL = """
+    SELECT host, max(at_ms) AS until FROM (
+        SELECT host, at_ms, max(if(copies <> 2 OR apart <> 0, 1, 0)) OVER (
+            PARTITION BY host ORDER BY block
+            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS is_behind
+        FROM history_of_both) each
+    WHERE is_behind = 0 AND host NOT IN (SELECT host FROM history_copies WHERE copies > 2)
+    GROUP BY host
+"""
+
+
+def both_until(engine: Engine) -> dict[int, int]:
+    """Return until when the logs of both copies of a host in `history_events` are there.
+
+    All blocks from the copy on are there twice, up to one: what either copy did before the first
+    of the two times of that block is in one of both logs.  Hosts with more copies are left out.
+    """
+    engine.keep("history_copies", _COPIES)
+    engine.view("history_of_both", _OF_BOTH)
+    rows = engine.query(_UNTIL).to_pandas()
+    return {int(host): int(until) for host, until in rows.itertuples(index=False)}
+
+
 def _steps(engine: Engine) -> Frame:
     """Return for each begin the last time before it, and the first one behind it: `_STEPS`."""
     hosts = engine.query("SELECT DISTINCT host FROM history_pairs").to_pandas()

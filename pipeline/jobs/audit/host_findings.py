@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pipeline.events import host_of_path
@@ -83,6 +84,13 @@ def _with_other_histories(open_rows: Frame, labels: Labels) -> list[dict[str, An
         labels.about("restored", int(host), _OTHERS[why].format(count=len(part)), part.at_ms.min())
         for (host, why), part in some.groupby(["covering", "why"])
     ]
+
+
+def copies(hosts: Collection[int], open_rows: Frame, labels: Labels) -> list[dict[str, Any]]:
+    """Return a finding for each host with the logs of two copies that no open message names."""
+    named = open_rows.covering[open_rows.why == OTHER_COPY].tolist()
+    text = "Two copies of it ran at one time, by its logs."
+    return [labels.about("restored", host, text, None) for host in sorted({*hosts} - {*named})]
 
 
 def _span(ms: float) -> str:

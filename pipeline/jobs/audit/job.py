@@ -23,6 +23,7 @@ from pipeline.engines.engine import Engine
 from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs.audit import presence
+from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.epochs import Epochs, learned
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.histories import Histories
@@ -119,11 +120,13 @@ def audit(
         prints = fingerprints(engine, files, tasks, read, epochs)
         found, routes = survey(prints, state, full=settings.full)
     found.unreadable |= broken
+    both = dict.fromkeys(state.copied, -int(END))
+    both |= histories.both_until(engine, state.copied, found.unreadable)
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
     try:
         has_facts = suspect_facts(engine, files, tasks, found, state, full=settings.full)
-        judged = judge(engine, found, routes, state, settings, has_facts=has_facts)
+        judged = judge(engine, found, routes, state, settings, both, has_facts=has_facts)
     finally:
         engine.release()
     judged.events = found.events

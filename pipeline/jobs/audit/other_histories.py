@@ -26,6 +26,7 @@ shows which:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +124,20 @@ def leave_open(
             for reason, absent in _absent(int(host), begin, end, logs, spans):
                 why[at[is_in]] = reason
                 rows.loc[at[is_in], "covering"] = absent
+
+
+def acted_before(rows: Frame, until: Mapping[int, int], spans: Spans) -> Array:
+    """Return which candidates are about acts of a host before the time `until` of its clock.
+
+    No other host of them is in `until`.
+    """
+    found = np.zeros(len(rows), bool)
+    acts = rows.kind.isin(list(_ACTED)) & rows.covering.isin(list(until))
+    for host, part in rows[acts].groupby("covering"):
+        _, high = _times(part, int(host), spans)
+        others = part[["source", "host"]].mask(part[["source", "host"]].eq(host).fillna(False))
+        found[part.index] = (high < until[host]) & ~others.isin(list(until)).any(axis=1)
+    return found
 
 
 def _began_anew(rows: Frame, logs: Logs) -> bool:

@@ -15,6 +15,7 @@ The log of a run is missing in two cases:
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ GROUP BY source, number HAVING sum(times) > 1
 
 #: Candidates that the log of another copy cannot explain: one log alone shows them.
 _OF_ONE_LOG = ("ended_twice", "received_unstored", "imported_twice", "vanished", "rolled_back",
-               "gap", "pending")  # fmt: skip
+               "pending")  # fmt: skip
 _RUN = re.compile(r"([0-9a-f-]{36}), run ([0-9]{1,18}) [0-9a-f]{16}")
 
 
@@ -106,13 +107,19 @@ def evidence(engine: Engine, found: Survey, spans: Spans) -> Evidence | None:
     return Evidence(rows, events, accepted, unlogged, pairs, elsewhere)
 
 
-def leave_open(rows: Frame, why: Array, shown: Evidence | None, copied: set[int]) -> None:
+def leave_open(
+    rows: Frame, why: Array, shown: Evidence | None, copied: Collection[int], in_both: Array
+) -> None:
     """Enter into `why` the candidates that the log of another copy may explain.
 
-    `copied` are the hosts with the logs of several copies, which nothing keeps apart.
+    `copied` are the hosts with the logs of several copies, which nothing keeps apart.  `in_both`
+    are the candidates that one of the logs of both copies would explain.
     """
+    if shown is not None:  # a copy of which no log is there
+        elsewhere = shown.spoken.peer[shown.spoken.at_high == -END]
+        in_both = in_both & ~rows.covering.isin(list(elsewhere)).to_numpy(bool)
     for name in ("covering", "too_covering", "source", "host"):
-        chosen = rows[name].isin(list(copied)).to_numpy(bool) & (why == "")
+        chosen = rows[name].isin(list(copied)).to_numpy(bool) & (why == "") & ~in_both
         chosen &= (rows.kind != "pending").to_numpy()
         why[chosen] = OTHER_COPY
         rows.loc[chosen, "covering"] = rows[name][chosen].astype("Int64")
@@ -126,13 +133,17 @@ def leave_open(rows: Frame, why: Array, shown: Evidence | None, copied: set[int]
         [rows.source.fillna(0).astype(np.int64), rows.number.fillna(0).astype(np.int64)]
     )
     peer = pd.Series(copy_of.reindex(ids).array, rows.index, "Int64")
-    # One that is not acknowledged may have been handed to the other copy.
+    # One that is not acknowledged may have been handed to the other copy, and one that is not known
+    # may have come to it.
     spoken = shown.spoken[_index(shown.spoken, _RUN_OF).isin(sure)]
-    for at in np.flatnonzero((rows.kind == "lost").to_numpy() & peer.isna().to_numpy()):
+    is_missing = rows.kind.isin(["lost", "gap"]).to_numpy()
+    for at in np.flatnonzero(is_missing & peer.isna().to_numpy()):
         row = rows.loc[at]
-        some = (spoken.host == row.source) & (spoken.peer == row.covering)
-        if (some & (spoken.block_last >= row.sent_block)).any():
-            peer[at] = row.covering
+        receiver = row.covering if row.kind == "lost" else row.too_covering
+        some = (spoken.host == row.source) & (spoken.peer == receiver)
+        some &= (spoken.block_last >= row.sent_block) | (row.kind == "gap")
+        if pd.notna(receiver) and some.any():
+            peer[at] = receiver
     peer = peer.fillna(_without_runs(rows, shown, set(sure.get_level_values("peer"))))
     twice = _at_several_hosts(shown)
     repeated = shown.accepted[shown.accepted.times > 1]
@@ -141,7 +152,7 @@ def leave_open(rows: Frame, why: Array, shown: Evidence | None, copied: set[int]
     repeated = ids.isin(pd.MultiIndex.from_frame(repeated[["source", "number"]]))
     proved = rows.kind.isin(_OF_ONE_LOG).to_numpy()
     proved |= repeated & (rows.kind == "duplicated").to_numpy()
-    chosen = peer.notna().to_numpy() & ~proved & (why == "")
+    chosen = peer.notna().to_numpy() & ~proved & ~in_both & (why == "")
     why[chosen] = OTHER_COPY
     rows.loc[chosen, "covering"] = peer[chosen]
 

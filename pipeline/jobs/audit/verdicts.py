@@ -22,7 +22,7 @@ from pipeline.jobs.audit.findings import (
     AuditSettings,
 )
 from pipeline.jobs.audit.given import without_given
-from pipeline.jobs.audit.host_findings import about_hosts
+from pipeline.jobs.audit.host_findings import about_hosts, copies
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.rules import places, plain, streams
 from pipeline.jobs.audit.rules.candidates import COLUMN_NAMES
@@ -55,16 +55,20 @@ def judge(
     routes: Frame,
     state: State,
     settings: AuditSettings,
+    copied: dict[int, int],
     *,
     has_facts: bool,
 ) -> AuditResult:
-    """Apply the rules to table `facts`.  All queries are partitioned by `source`, as it is."""
+    """Apply the rules to table `facts`.  All queries are partitioned by `source`, as it is.
+
+    `copied` are the hosts with the logs of several copies, and until when both are there (ms).
+    """
     if not has_facts:
         rows = pd.DataFrame(columns=COLUMN_NAMES).astype(
             {name: "Int64" for name in COLUMN_NAMES[1:]}
         )
         rows, compared = _with_again(rows, None, found), _compared(found, state, settings)
-        return _conclude(rows, found, routes, state, settings, compared)[0]
+        return _conclude(rows, found, routes, state, settings, compared, copied)[0]
     engine.put("streams", _suspect_streams(found))
     engine.put("destinations", _destinations(found))
     engine.view("messages", streams.MESSAGES)
@@ -89,7 +93,7 @@ def judge(
     ids, rows = _kept_ids(rows, found)
     compared = _compared(found, state, settings)
     shown = other_runs.evidence(engine, found, compared.spans)
-    judged, proved = _conclude(rows, found, routes, state, settings, compared, shown)
+    judged, proved = _conclude(rows, found, routes, state, settings, compared, copied, shown)
     judged.kept = _kept(engine, ids)
     if found.suspect_streams:
         judged.segments = _segments(engine, found, judged.kept)
@@ -255,6 +259,7 @@ def _conclude(
     state: State,
     settings: AuditSettings,
     compared: _Clocks,
+    copied: dict[int, int],
     shown: other_runs.Evidence | None = None,
 ) -> tuple[AuditResult, Frame]:
     """Return the result, and the proved candidates; others stay open as a log is missing."""
@@ -262,12 +267,13 @@ def _conclude(
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
     labels = Labels(found, routes)
-    rows, why = decided(rows, found, compared.spans, labels, state, state.copied, shown)
+    rows, why = decided(rows, found, compared.spans, labels, state, copied, shown)
     is_open = why != ""
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])
     findings = [labels.finding(row) for row in proved.head(settings.findings_max).itertuples()]
     rows_of_hosts = restored(state.epochs, labels)
+    rows_of_hosts += copies(copied, open_rows, labels)
     rows_of_hosts += about_hosts(open_rows, found, labels, compared.offsets, compared.wrong)
     counts = proved.kind.value_counts().to_dict()
     for each in rows_of_hosts:
