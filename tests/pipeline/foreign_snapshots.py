@@ -36,7 +36,7 @@ class Snapshot:
         self.at += chance.choice([2000, 20 * MINUTE])
         self.restored = self.at
         self._start(self.papa, 8)
-        # Nobody knows the last numbers of the other side any more.
+        # Neither side knows the last numbers of the other one any more.
         self.streams = {ends: one for ends, one in self.streams.items() if self.papa not in ends}
         self._work(chance.randint(10, 60))
         for source in self.hosts:

@@ -1,4 +1,4 @@
-"""Two copies of a queue manager at one time: nobody is accused, whatever logs are there."""
+"""Two copies of a queue manager at one time: no message is accused falsely, whatever logs exist."""
 
 from __future__ import annotations
 
