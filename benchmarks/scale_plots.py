@@ -46,7 +46,7 @@ def write(sections: dict[str, str], file: Path = DOCS / "benchmarks.md") -> None
         raise SystemExit(f"{file} has no section of curves")
     parts = {
         name: text.strip()
-        for name, text in re.findall(r"^#### (\S+)\n(.*?)(?=^#### |\Z)", inner, re.M | re.S)
+        for name, text in re.findall(r"^### (\S+)\n(.*?)(?=^### |\Z)", inner, re.M | re.S)
     } | sections
-    made = "\n\n".join(f"#### {name}\n\n{text}" for name, text in parts.items())
+    made = "\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items())
     file.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}")
