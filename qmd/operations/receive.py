@@ -222,18 +222,20 @@ class MessageReceiver:
         made in parts: `LargeRemovals`."""
         if len(lookup_ids) <= ACKNOWLEDGED_AT_ONCE or queue.holds_ended:
             return False
-        taken, work = queue.taken, 0
+        taken, left = queue.taken, ACKNOWLEDGED_AT_ONCE * FINAL_ACKS_OF_ONE
+        others: list[bytes] = []
         for lookup_id in lookup_ids:
             message = taken.get(lookup_id)
             if message is None:
                 continue
             if has_admin_queue(message.packet):
-                work += FINAL_ACKS_OF_ONE
-            elif wants_final_ack(message.packet):
-                work += 1
-            if work > ACKNOWLEDGED_AT_ONCE * FINAL_ACKS_OF_ONE:
-                return True
-        return False
+                left -= FINAL_ACKS_OF_ONE
+                if left < 0:
+                    return True
+            else:
+                others.append(message.packet)
+        # Only more messages than this can ask for so many final acks: the others are not looked at.
+        return len(others) > left and sum(map(wants_final_ack, others)) > left
 
     def check_rejectable(self, queue: LocalQueue) -> None:
         """Raise Refusal for a queue of which no messages can be rejected."""

@@ -370,6 +370,7 @@ class Acknowledgments:
         sent_time = int(self._services.environment.time())
         next_number, message_class = self._services.ids.next_message_number, planned.message_class
         ways: dict[tuple[bytes, bool], WayBack | None] = {}  # that are found in this call
+        by_way = planned.by_way
         for packet in packets:
             key = source_of(packet), names_destination_directly(packet)
             way = ways[key] if key in ways else ways.setdefault(key, self._way_back(packet))
@@ -379,7 +380,9 @@ class Acknowledgments:
             ack = way.acks.packet(
                 packet, message_class, message_number=next_number(), sent_time=sent_time
             )
-            planned.add(way, packet, ack)
+            originals, acks = by_way.setdefault(way, ([], []))
+            originals.append(packet)
+            acks.append(ack)
 
     def send_planned(self, planned: PlannedFinalAcks, batch: Batch) -> None:
         """Send final acks with the open batch, which ends their messages.

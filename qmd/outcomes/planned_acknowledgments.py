@@ -58,11 +58,5 @@ class PlannedFinalAcks:
         self.by_way: dict[WayBack, tuple[list[bytes], list[bytes]]] = {}
         self.without_way: list[bytes] = []  # messages to whose source no queue leads
 
-    def add(self, way: WayBack, original: bytes, ack: bytes) -> None:
-        """Add a final ack."""
-        originals, acks = self.by_way.setdefault(way, ([], []))
-        originals.append(original)
-        acks.append(ack)
-
     def __len__(self) -> int:
         return sum([len(acks) for _, acks in self.by_way.values()])
