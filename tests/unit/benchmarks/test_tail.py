@@ -92,12 +92,15 @@ def test_samples_end(tmp_path):
 def test_a_curve_is_drawn_and_put_between_the_marks(tmp_path, monkeypatch):
     (tmp_path / "images").mkdir()
     file = tmp_path / "benchmarks.md"
-    file.write_text(f"a\n{scale_plots.BEGIN}\nold\n{scale_plots.END}\nb\n")
+    file.write_text(
+        f"a\n{scale_plots.BEGIN}\n\n### x\n\nold\n\n### y\n\nkept\n\n{scale_plots.END}\nb\n"
+    )
     monkeypatch.setattr(scale_plots, "DOCS", tmp_path)
 
     name = scale_plots.draw("x", [{"clients": 1, "rate": 2}, {"clients": 10, "rate": 3}])
-    scale_plots.write("new", file)
+    scale_plots.write({"x": "new", "z": "more"}, file)
 
     assert (tmp_path / "images" / name).read_text().startswith("<?xml")
-    assert file.read_text() == f"a\n{scale_plots.BEGIN}\n\nnew\n\n{scale_plots.END}\nb\n"
+    parts = "### x\n\nnew\n\n### y\n\nkept\n\n### z\n\nmore"
+    assert file.read_text() == f"a\n{scale_plots.BEGIN}\n\n{parts}\n\n{scale_plots.END}\nb\n"
     assert scale._table([{"n": 1000, "rate": 2.5}]) == [["n", "rate"], ["1,000", "2.5"]]
