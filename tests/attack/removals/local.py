@@ -287,8 +287,8 @@ REMOVALS = (
     Removal(
         "receipts of tens of thousands of messages",
         "qmd/operations/receive.py",
-        "                if left < 0:",
-        "                if False:",
+        "                left -= FINAL_ACKS_OF_ONE",
+        "                left -= 0",
         f"{_RECEIPTS}test_others_are_served_while_acknowledgments_of_receipt_are_made",
     ),
     Removal(
