@@ -20,7 +20,7 @@ class LargeSink(Protocol):
 
 
 class Ahead:
-    """What a session has stored ahead: nothing, or the end of one packet."""
+    """The state of a session: nothing is stored ahead, or the end of one packet."""
 
     __slots__ = ("_sink", "part")
 

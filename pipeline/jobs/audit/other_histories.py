@@ -62,7 +62,7 @@ _SIDE = {"acked_not_stored": RowKind.ACCEPTED, "never_sent": RowKind.SENT}
 
 
 class Logs(NamedTuple):
-    """What all logs show of streams and hosts."""
+    """The evidence of all logs about streams and hosts."""
 
     starts: Frame  # STARTS
     runs: Frame  # of numbers, on both sides of each stream (`survey.RUN_COLUMNS`)
