@@ -1,4 +1,4 @@
-"""Changes to a packet that is kept as bytes, without parsing all of it.
+"""Changes to a packet that is kept as bytes, and its body, without parsing all of it.
 
 A stored message is its packet without a SessionHeader.  When it is sent, its numbers and times are
 written into it, and an acknowledgment may be appended.  We have parsed or built these packets
@@ -20,6 +20,7 @@ MESSAGE_NUMBER_OFFSET = 56
 QUEUE_NAMES_OFFSET = 64
 SEQUENCE_ID_IN_TRANSACTION = 4  # bytes into the TransactionHeader
 CLASS_IN_PROPERTIES = 2  # bytes into the MessagePropertiesHeader
+_BODY_SIZE, _EXTENSION_SIZE, _LABEL = 32, 52, 56  # likewise
 
 _FLAGS_BYTE = 2
 _SESSION_HEADER_BIT = 0x10
@@ -151,6 +152,20 @@ def properties_offset(packet: bytes | bytearray) -> int:
     if at + 56 > size:
         _fits(packet, at + 56, "properties")
     return at
+
+
+def body_of(packet: bytes) -> bytes:
+    """Return the body of a user message, without parsing the rest of the packet.
+
+    Raises MalformedPacket if it goes beyond the packet; other rules are not checked.
+    """
+    at = properties_offset(packet)
+    (size,) = _U32.unpack_from(packet, at + _BODY_SIZE)
+    (extension_bytes,) = _U32.unpack_from(packet, at + _EXTENSION_SIZE)
+    begin = at + _LABEL + 2 * packet[at + 1] + extension_bytes
+    if begin + size > len(packet):
+        _fits(packet, begin + size, "properties")
+    return packet[begin : begin + size]
 
 
 def _user_header_end(packet: bytes | bytearray, flags: int) -> int:

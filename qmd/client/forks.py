@@ -16,6 +16,7 @@ from qmd.client.errors import ClientError
 
 #: The sockets of the connections, by the identity of the connection.
 _sockets: dict[int, int] = {}
+_this_process = os.getpid()  # a call of the system for each message would be a tenth of a send
 
 
 class Home:
@@ -29,18 +30,18 @@ class Home:
     def settle(self) -> None:
         """Record this process.  Raises ClientError when another process was recorded before."""
         self.check()
-        self._process = os.getpid()
+        self._process = _this_process
 
     @property
     def is_elsewhere(self) -> bool:
-        return self._process not in (0, os.getpid())
+        return self._process != _this_process and self._process != 0
 
     def check(self) -> None:
         """Raise ClientError in a process that was forked."""
         if self.is_elsewhere:
             raise ClientError(
                 f"this client was connected by process {self._process}, and this is process"
-                f" {os.getpid()}, which was forked from it",
+                f" {_this_process}, which was forked from it",
                 "connect a new client in this process, after the fork",
                 code="client_forked",
             )
@@ -56,12 +57,14 @@ def closed(connection: object) -> None:
     _sockets.pop(id(connection), None)
 
 
-def _leave_sockets() -> None:
-    """Replace the copied sockets in the child, as soon as it runs.
+def _begin_child() -> None:
+    """Notice the fork in the child, as soon as it runs, and replace the copied sockets.
 
     The descriptors stay in use and refer to /dev/null: the copied objects close them later, and by
     then the same number must not belong to another file.
     """
+    global _this_process
+    _this_process = os.getpid()
     sockets = list(_sockets.values())
     _sockets.clear()
     if not sockets:
@@ -73,4 +76,4 @@ def _leave_sockets() -> None:
         os.close(nowhere)
 
 
-os.register_at_fork(after_in_child=_leave_sockets)
+os.register_at_fork(after_in_child=_begin_child)

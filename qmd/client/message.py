@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qmd.client.defined_properties import DefinedProperties, json_value
 from qmd.client.message_security import SecurityProperties
+from qmd.client.packet_names import direct_name, element_name
 from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
-    from protocol import MqfElement, UserMessage
+    from collections.abc import Callable
+
+    from protocol import UserMessage
     from qmd.bodies.bus_headers import BusHeaders
     from qmd.bodies.content import Content
     from qmd.properties.values import MessageProperties
@@ -33,10 +36,11 @@ class SequencePosition(NamedTuple):
 class Message(DefinedProperties, SecurityProperties):
     """An immutable message; its properties are read from the packet on first use."""
 
-    __slots__ = ("_defined", "_parsed", "stored")
+    __slots__ = ("_body", "_defined", "_parsed", "stored")
 
     def __init__(self, stored: frames.StoredMessage) -> None:
         self.stored = stored
+        self._body: bytes | None = None
         self._parsed: UserMessage | None = None
         self._defined: tuple[MessageProperties, bytes] | None = None
 
@@ -64,7 +68,12 @@ class Message(DefinedProperties, SecurityProperties):
 
     @property
     def body(self) -> bytes:
-        return self.packet.properties.body
+        if self._body is None:
+            packet = self.stored.packet
+            # A large body is not copied again for `packet`, which has it too.
+            is_alone = self._parsed is None and len(packet) <= _SHORT_BYTES
+            self._body = _body_of()(packet) if is_alone else self.packet.properties.body
+        return self._body
 
     @property
     def body_type(self) -> int:
@@ -296,14 +305,14 @@ class Message(DefinedProperties, SecurityProperties):
         A distribution list (`DL=guid`) is followed by the queues that it stood for.
         """
         header = self.packet.multi_queue
-        return [] if header is None else list(map(_element, header.destination.elements))
+        return [] if header is None else list(map(element_name, header.destination.elements))
 
     @property
     def admin_queues(self) -> list[str]:
         """Return all queues that receive acknowledgment messages."""
         header = self.packet.multi_queue
         if header is not None and header.admin.elements:
-            return list(map(_element, header.admin.elements))
+            return list(map(element_name, header.admin.elements))
         return [] if self.admin_queue is None else [self.admin_queue]
 
     @property
@@ -311,7 +320,7 @@ class Message(DefinedProperties, SecurityProperties):
         """Return all queues for answers."""
         header = self.packet.multi_queue
         if header is not None and header.response.elements:
-            return list(map(_element, header.response.elements))
+            return list(map(element_name, header.response.elements))
         return [] if self.response_queue is None else [self.response_queue]
 
     # -- history -----------------------------------------------------------------------------
@@ -430,7 +439,7 @@ class Message(DefinedProperties, SecurityProperties):
         if not kind:
             return None
         if kind == 7:
-            return _direct_name(value.name)
+            return direct_name(value.name)
         from protocol.names.format_name import PrivateName, PublicName
 
         user = self.packet.user
@@ -447,45 +456,17 @@ class Message(DefinedProperties, SecurityProperties):
         return None
 
 
-@lru_cache(1024)
-def _direct_name(name: bytes) -> str:
-    from protocol.errors import InvalidName
-    from protocol.names.format_name import parse_wire_name
-    from protocol.text import plain_text
-
-    try:
-        return str(parse_wire_name(name))
-    except InvalidName:
-        # Shown unchanged: an invalid name must not make its message unreadable.
-        return f"DIRECT={plain_text(name)}"
-
-
-def _element(element: MqfElement) -> str:
-    """Return a queue of a list of queues as a format name.  [MS-MQMQ] 2.2.18.1.4"""
-    from protocol.errors import InvalidName
-    from protocol.names.format_name import (
-        DistributionListName,
-        PrivateName,
-        PublicName,
-        parse_wire_name,
-    )
-    from protocol.names.multi_queue import MQF_DIRECT, MQF_DISTRIBUTION_LIST
-    from protocol.text import plain_text
-
-    name = element.name
-    if not isinstance(name, bytes):
-        return str(PrivateName(name.queue_manager, name.number))
-    if element.format_type == MQF_DIRECT:
-        try:
-            return str(parse_wire_name(name))
-        except InvalidName:  # shown unchanged
-            return f"DIRECT={plain_text(name)}"
-    if element.format_type == MQF_DISTRIBUTION_LIST:
-        return str(DistributionListName(name))
-    return str(PublicName(name))
-
+#: Packets up to this size are not parsed for their body alone, which takes ten times as long.
+_SHORT_BYTES = 64 * 1024
 
 _ACKNOWLEDGE = ("positive_arrival", "positive_receive", "negative_arrival", "negative_receive")
+
+
+@cache
+def _body_of() -> Callable[[bytes], bytes]:
+    from protocol.patching import body_of  # imports the codec: not at import
+
+    return body_of
 
 
 def _finite(seconds: int) -> int | None:

@@ -189,20 +189,26 @@ def new_message(
         extension = with_properties(own, extension)
     return frames.NewMessage(
         destination,
-        # A view of it, because `bytes` takes numbers and lists too.
-        body.encode() if isinstance(body, str) else bytes(memoryview(cast(bytes, body))),
+        body if type(body) is bytes else _bytes_of(body),
         delivery=_DELIVERIES[delivery],
-        correlation_id=_correlation_bytes(correlation_id),
-        body_type=_body_type(body_type),
-        sender_id=_sender_id(sender_id),
-        connector_type=_guid(connector_type),
+        # Few messages have the others: each call takes a tenth of the time of this function.
+        correlation_id=_correlation_bytes(correlation_id) if correlation_id else b"",
+        body_type=body_type if type(body_type) is int else _body_type(body_type),
+        sender_id=_sender_id(sender_id) if sender_id else b"",
+        connector_type=_guid(connector_type) if connector_type else b"",
         privacy_level=_ADVANCED if encrypt else 0,
-        encryption_algorithm=_cipher(encrypt),
+        encryption_algorithm=0 if encrypt is False else _cipher(encrypt),
         extension=extension,
         deliver_at_ms=0 if deliver_at is None else _time_ms(deliver_at),
         delay_ms=_delay_ms(delay_s) if delay_s else 0,
         **plain,
     )
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, str):
+        return body.encode()
+    return bytes(memoryview(cast(bytes, body)))  # a view, because `bytes` takes lists too
 
 
 def _time_ms(moment: datetime) -> int:

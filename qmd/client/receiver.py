@@ -167,7 +167,7 @@ class Taken:
 
     @property
     def _lookup_ids(self) -> list[int]:
-        return [message.lookup_id for message in self.messages]
+        return [message.stored.lookup_id for message in self.messages]
 
 
 class _Woken(Exception):

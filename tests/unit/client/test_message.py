@@ -214,3 +214,20 @@ def test_a_position_is_the_place_of_a_message_in_its_stream():
     )
 
     assert found.sequence == SequencePosition(id=7 << 32 | 1, number=5, previous=4)
+
+
+def test_a_short_body_is_read_without_the_rest_and_a_long_one_is_kept_once():
+    short = message(frames.NewMessage(r"DIRECT=OS:.\private$\a", b"x" * 100))
+    assert short.body == b"x" * 100
+    assert short._parsed is None
+    assert short.body is short.body
+    long = message(frames.NewMessage(r"DIRECT=OS:.\private$\a", b"x" * 100_000))
+    assert long.body is long.packet.properties.body
+
+
+def test_a_body_is_the_same_before_and_after_other_properties():
+    new = frames.NewMessage(r"DIRECT=OS:.\private$\a", b"abc", label="label", extension=b"more")
+    before, after = message(new), message(new)
+    assert (after.label, before.body, after.body) == ("label", b"abc", b"abc")
+    assert before.label == "label"
+    assert before.extension == after.extension == b"more"

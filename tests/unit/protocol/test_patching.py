@@ -19,6 +19,7 @@ from protocol import (
     transaction_offset,
     without_session_header,
 )
+from protocol.patching import body_of
 from tests.unit.protocol.samples import (
     OTHER,
     direct,
@@ -147,3 +148,20 @@ def test_a_wrong_size_is_refused() -> None:
 
     with pytest.raises(MalformedPacket, match=r"^transaction at offset 65624"):
         transaction_offset(packet)
+
+
+def test_the_body_is_that_of_the_parsed_packet() -> None:
+    for message in (full_message(), transactional_message(), express_message()):
+        packet = stored(message)
+        assert message.properties.body
+        assert body_of(packet) == parse_user_message(packet).properties.body
+        assert body_of(packet + bytes(16)) == body_of(packet), "what follows is not part of it"
+
+
+def test_a_body_beyond_the_end_of_the_packet_is_refused() -> None:
+    packet = stored(express_message())
+    end = packet.index(body_of(packet)) + len(body_of(packet))
+    assert body_of(packet[:end]) == body_of(packet)
+    for size in range(end):
+        with pytest.raises(MalformedPacket):
+            body_of(packet[:size])
