@@ -7,6 +7,9 @@ sequences.  All are written in this order, independent of the order of the calls
 
     new rows ─► deletions ─► sequences, history ─► events, outcomes ─► units ─► COMMIT ─► reads
 
+The deletions come before the new rows if that makes no difference but this: the new rows take the
+pages of deleted ones.  SQLite writes all pages that a commit has changed, freed ones as well.
+
 The callers are notified in the event loop in this order: futures of units, callbacks of
 `when_durable` in the order of the calls, callbacks of `read_after`.
 """
@@ -222,10 +225,13 @@ class Batch:
         pieces: PieceChanges | None = made.get("pieces")
         if pieces is not None:
             pieces.write(db)
-        if self._messages:
-            messages.insert(db, self._messages)
-        for rows in self._columns:
-            messages.insert(db, list(rows))
+        new_rows = [self._messages, *map(list, self._columns)]
+        deletes_first = bool(self._message_deletions) and self._deletes_first(new_rows, outgoing)
+        if deletes_first:
+            self._delete_messages(db)
+        for rows in new_rows:
+            if rows:
+                messages.insert(db, rows)
         if outgoing is not None:
             outgoing.write_messages(db)
         if self._shared_parts:
@@ -236,8 +242,8 @@ class Batch:
             messages.insert_copies(db, list(copies))
         if outgoing is not None:
             outgoing.write_copies(db)
-        if self._message_deletions:
-            messages.delete(db, self._message_deletions)
+        if self._message_deletions and not deletes_first:
+            self._delete_messages(db)
         if outgoing is not None:
             outgoing.write_deletions(db)
         if incoming is not None:
@@ -262,6 +268,24 @@ class Batch:
         tally.finish(db)
         db.execute("COMMIT")
         tally.committed()
+
+    def _deletes_first(
+        self, new_rows: list[list[messages.NewMessage]], outgoing: OutgoingChanges | None
+    ) -> bool:
+        """Return whether messages may be deleted before `new_rows` and others are inserted.
+
+        Not if one of these rows is to be deleted.  A new copy may refer to a shared part, which is
+        deleted with the last row that refers to it.
+        """
+        if self._message_copies or self._copy_columns:
+            return False
+        if outgoing is not None and outgoing.has_copies:
+            return False
+        deleted = set(self._message_deletions)
+        return all([deleted.isdisjoint([row[0] for row in rows]) for rows in new_rows])
+
+    def _delete_messages(self, db: sqlite3.Connection) -> None:
+        messages.delete(db, self._message_deletions)
 
     def leave_out(self) -> bool:
         """Exclude the units that can wait, on the writer's thread; return whether any could."""

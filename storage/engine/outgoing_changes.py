@@ -157,6 +157,11 @@ class OutgoingChanges:
 
     # Methods for the batch: it writes these changes between those of other tables.
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether new rows may refer to shared parts."""
+        return bool(self._copies or self._columns)
+
     def write_messages(self, db: sqlite3.Connection) -> None:
         if self._messages:
             outgoing.insert(db, self._messages)

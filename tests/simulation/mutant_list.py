@@ -659,10 +659,10 @@ MUTANTS = (
     Mutant(
         "a request is stored in part",
         "storage/engine/batch.py",
-        "messages.insert(db, self._messages)",
-        "messages.insert(db, self._messages)\n"
-        "            db.execute('COMMIT')\n"
-        "            db.execute('BEGIN IMMEDIATE')",
+        "messages.insert(db, rows)",
+        "messages.insert(db, rows)\n"
+        "                db.execute('COMMIT')\n"
+        "                db.execute('BEGIN IMMEDIATE')",
     ),
     # Faults that worlds have found, and transactions, moves and receipts.
     Mutant(
@@ -1025,8 +1025,8 @@ MUTANTS = (
     Mutant(
         "a long batch loses its last message",
         "storage/engine/batch.py",
-        "messages.insert(db, self._messages)",
-        "messages.insert(db, self._messages[:20])",
+        "messages.insert(db, rows)",
+        "messages.insert(db, rows[:20])",
     ),
     Mutant(
         "the last of many deletions of a batch is lost",
@@ -1439,8 +1439,8 @@ MUTANTS = (
     Mutant(
         "units of work run before rows are deleted",
         "storage/engine/batch.py",
-        "        if self._message_deletions:\n            messages.delete",
-        "        if self._message_deletions and not self._units:\n            messages.delete",
+        "        messages.delete(db, self._message_deletions)",
+        "        if not self._units:\n            messages.delete(db, self._message_deletions)",
     ),
     Mutant(
         "the history of long batches is lost",

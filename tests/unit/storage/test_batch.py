@@ -176,6 +176,61 @@ def test_rows_are_written_before_units_and_insertions_before_deletions(folder: P
     asyncio.run(scenario())
 
 
+def test_new_rows_take_the_pages_of_those_deleted_in_the_same_commit(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+
+            def add(first: int) -> None:
+                rows: list[messages.NewMessage] = [
+                    (key(first + each), 1, None, None, bytes(1200)) for each in range(100)
+                ]
+                storage.batch.insert_messages(rows, 100 * 1200)
+
+            def pages(db: sqlite3.Connection) -> int:
+                (count,) = db.execute("PRAGMA page_count").fetchone()
+                return int(count)
+
+            add(0)
+            before = await storage.batch.run(pages)
+            storage.batch.delete_messages([key(each) for each in range(100)])
+            add(1000)
+            assert await storage.batch.run(pages) <= before + 2
+
+    asyncio.run(scenario())
+
+
+def test_a_new_copy_keeps_the_part_of_a_copy_deleted_in_the_same_commit(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            part = 1, 4
+            storage.batch.insert_shared_part(1, b"part")
+            storage.batch.insert_message(key(1), PACKET, 1, part=part)
+            storage.batch.outgoing.insert(message_key(7, 8, 1), PACKET, part=part)
+            await durable(storage)
+
+            storage.batch.delete_messages([key(1)])
+            storage.batch.outgoing.delete([message_key(7, 8, 1)])
+            insert(storage, 2)
+            storage.batch.outgoing.insert(message_key(7, 8, 2), PACKET, part=part)
+            await durable(storage)
+
+            (row,) = await storage.read(lambda db: outgoing.page(db, 7))
+            assert row.packet == PACKET + b"part"
+
+            storage.batch.outgoing.delete([message_key(7, 8, 2)])
+            storage.batch.insert_message(key(3), PACKET, 1, part=part)
+            await durable(storage)
+            storage.batch.delete_messages([key(3)])
+            storage.batch.insert_message(key(4), PACKET, 1, part=part)
+            insert(storage, 5)
+            await durable(storage)
+
+            found = await storage.read(lambda db: messages.page(db, 16))
+            assert [row.packet for row in found] == [PACKET, PACKET + b"part", PACKET]
+
+    asyncio.run(scenario())
+
+
 def test_a_failed_unit_does_not_affect_other_units_and_rows(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
