@@ -33,7 +33,7 @@ _HEAD = struct.Struct(">QQ")  # number, time of sending in ns
 
 async def send(given: argparse.Namespace) -> dict[str, Any]:
     pool = os.urandom(1 << 20)
-    sender = SENDERS[given.protocol]()
+    sender = SENDERS[given.protocol](given.batch)
     await sender.open(given.address)
     cpu_s, first_ns = _cpu_s(), time.monotonic_ns()
     for number in range(given.messages):

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from qmd.client import connect
+from qmd.client.new_message import new_message
+from qmd.control_protocol.messages import NewMessage
 
 WINDOW_MESSAGES = 1000
 REMOVALS_AHEAD = 4  # takes with an unfinished removal
@@ -21,9 +23,13 @@ Ready = Callable[[], None]
 
 
 class Sender:
-    """Counts confirmations, and wakes the one that waits for them."""
+    """Counts confirmations, and wakes the one that waits for them.
 
-    def __init__(self) -> None:
+    `batch`: messages between two flushes, each of which waits for all confirmations; 0: a window.
+    """
+
+    def __init__(self, batch: int = 0) -> None:
+        self._batch = batch
         self._confirmed = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -53,15 +59,29 @@ class Sender:
 
 
 class QmdSender(Sender):
+    """Client of qmd: messages between two flushes are one request if they are a batch."""
+
     async def open(self, address: str) -> None:
-        socket, destination, self._delivery = address.split("|")
-        here = await connect(socket).__aenter__()
-        self._sender = here.sender(destination, window=WINDOW_MESSAGES)
+        socket, self._destination, kind = address.split("|")
+        self._delivery: Any = kind
+        self._here = await connect(socket).__aenter__()
+        self._sender = self._here.sender(self._destination, window=WINDOW_MESSAGES)
         await self._sender.__aenter__()
+        self._gathered: list[NewMessage] = []
 
     async def send(self, body: bytes) -> None:
+        if self._batch:
+            new = new_message(self._destination, body, delivery=self._delivery)
+            self._gathered.append(new)
+            return
         sent = await self._sender.send(body, delivery=self._delivery)
         sent.add_done_callback(self.confirm_result)
+
+    async def flush(self) -> None:
+        if gathered := self._gathered:
+            self._gathered = []
+            await self._here.send_many(gathered)
+            self.confirm(len(gathered))
 
 
 async def receive_qmd(address: str, got: Got, prefetch: int, every: int, ready: Ready) -> None:
