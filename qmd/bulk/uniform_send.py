@@ -91,8 +91,16 @@ class UniformSender:
     def _prepared(self, messages: list[NewMessage]) -> PreparedPublication:
         """Return a publication that can be written in this turn.  Raises NotUniform, Refusal,
         MustAsk."""
-        if any(map(_is_single, messages)):
-            raise NotUniform
+        if any(
+            [
+                new.signature
+                or new.privacy_level
+                or new.encryption_key
+                or (new.extension and trace_of(new.extension))
+                for new in messages
+            ]
+        ):
+            raise NotUniform  # the events or packets of others lack these properties
         if not self._services.ids.suffice(len(messages)):
             raise NotUniform  # `MessageSender` refuses them
         publication = self._new_publication(
@@ -102,13 +110,3 @@ class UniformSender:
         publication.prepare_now([msgspec.structs.astuple(each) for each in messages])
         publication.check()
         return publication
-
-
-def _is_single(new: NewMessage) -> bool:
-    """Return whether a message has a property that the events or packets of others lack."""
-    return bool(
-        new.signature
-        or new.privacy_level
-        or new.encryption_key
-        or (new.extension and trace_of(new.extension))
-    )

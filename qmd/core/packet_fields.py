@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import repeat
 
 from protocol import properties_offset, transaction_offset
 
@@ -21,6 +20,7 @@ _SENT_OFFSET = 52
 _SOURCE_OFFSET = 16
 _MESSAGE_NUMBER_OFFSET = 56
 _FLAGS_OFFSET = 60
+_NAME_END = 66  # of the length of a direct name, which is the first one
 _LABEL = 56  # after the start of the MessagePropertiesHeader
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -33,6 +33,8 @@ _ADMIN_QUEUE = 7 << 13  # type of the administration queue; 0: none
 _TRANSACTION_HEADER = 1 << 20
 _TOLD_BY_FINAL_ACK = _NEGATIVE_JOURNAL | _POSITIVE_JOURNAL
 _MAY_WANT_WORD = _ADMIN_QUEUE | _TRANSACTION_HEADER
+# The types of the destination's name and of the response queue's, of which there is none.
+_FIRST_AND_LAST_NAME, _ONLY_DIRECT = 7 << 10 | 7 << 16, _DIRECT << 10
 _DECIDES_ABOUT_END = _TOLD_BY_FINAL_ACK | _TRANSACTION_HEADER
 _FINAL_ACK = 1 << 1  # of TransactionHeader.Flags
 
@@ -93,12 +95,20 @@ def may_want_word(packet: bytes) -> bool:
 
 def which_may_want_word(packets: Sequence[bytes]) -> list[int]:
     """Return the indexes of the packets for which `may_want_word` is true."""
-    flags = map(_U32.unpack_from, packets, repeat(_FLAGS_OFFSET))
-    return [
-        index
-        for index, (each,) in enumerate(flags)
-        if each & _MAY_WANT_WORD and may_want_word(packets[index])
-    ]
+    found: list[int] = []
+    head, at = b"", 0  # of the last transactional packet: flags and length of a name; its header
+    for index, packet in enumerate(packets):
+        if packet[_FLAGS_OFFSET:_NAME_END] == head:
+            if packet[at] & _FINAL_ACK:
+                found.append(index)
+            continue
+        (flags,) = _U32.unpack_from(packet, _FLAGS_OFFSET)
+        if may_want_word(packet):
+            found.append(index)
+        elif flags & _TRANSACTION_HEADER and flags & _FIRST_AND_LAST_NAME == _ONLY_DIRECT:
+            # As long as these bytes are the same, only the flags of the transaction decide.
+            head, at = packet[_FLAGS_OFFSET:_NAME_END], transaction_offset(packet) or 0
+    return found
 
 
 def end_fields(packet: bytes) -> tuple[int, int, int, int]:

@@ -21,9 +21,9 @@ from qmd.core.disposition import SYSTEM_CLASSES, EndsAtDestination, reason_text
 from qmd.core.packet_fields import (
     has_admin_queue,
     is_transactional,
-    may_want_word,
     message_class_of,
     source_of,
+    which_may_want_word,
 )
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.journal_copies import JournalCopies
@@ -272,7 +272,7 @@ class DeadLetters:
             self._follow_prepared(queue, prepared, MessageClass.ACK_RECEIVE, "")
             messages = [each for each in messages if each.lookup_id not in prepared.lookup_ids]
         packets = [message.packet for message in messages]
-        if wanting := [packet for packet in packets if may_want_word(packet)]:
+        if wanting := [packets[index] for index in which_may_want_word(packets)]:
             self._follow(queue, wanting, MessageClass.ACK_RECEIVE, "")
 
     def end(
@@ -312,7 +312,7 @@ class DeadLetters:
         Their senders get acknowledgments of their removal. They become no dead letters.
         """
         if not queue.holds_ended:
-            wanting = [packet for packet in packets if may_want_word(packet)]
+            wanting = [packets[index] for index in which_may_want_word(packets)]
             self._follow(queue, wanting, MessageClass.NACK_QUEUE_PURGED, "", keep=False)
 
     def _follow_prepared(

@@ -263,7 +263,7 @@ class LocalQueue(Measured):
             if not run:
                 break
             for lookup_id, held, held_bytes in run:
-                message = whole_message(held)
+                message = held if type(held) is StoredMessage else whole_message(held)
                 if message.expires_at_s is not None and now_s > message.expires_at_s:
                     self.expired.append(message)
                     self._release((lookup_id,))

@@ -11,12 +11,40 @@ from qmd.events.header import IDENTITY, IDENTITY_OFFSET, identity_of, runs_of_so
 SOURCES = b"a" * 16, b"b" * 16
 
 
+ADMIN, JOURNAL, TRANSACTION = 1 << 13, 1 << 9, 1 << 20
+DIRECT, FINAL_ACK = 7, 2
+
+
+def transactional(draw: random.Random) -> bytes:
+    """Return a packet as far as its transaction, with direct names of several lengths."""
+    names, flags = [draw.choice([8, 10, 20])], DIRECT << 10 | TRANSACTION
+    flags |= draw.choice([0, 0, 0, 0, ADMIN, JOURNAL])
+    if draw.random() < 0.3:
+        names.append(draw.choice([4, 8, 40]))
+        flags |= DIRECT << 16
+    made = bytearray(60) + struct.pack("<I", flags)
+    if flags & ADMIN:
+        made += bytes(16)  # a public queue
+    for length in names:
+        made += struct.pack("<H", length) + b"n" * length
+        made += bytes(-len(made) & 3)
+    return bytes(made) + struct.pack("<IQII", draw.choice([0, 0, FINAL_ACK]), 1, 2, 3)
+
+
 def packet(draw: random.Random) -> bytes:
     """Return a packet as far as its flags, with the flag of an administration queue or not."""
     made = bytearray(100)
     IDENTITY.pack_into(made, IDENTITY_OFFSET, draw.choice(SOURCES), draw.randrange(1 << 32))
     struct.pack_into("<I", made, 60, draw.choice([0, 7 << 13]))
     return bytes(made)
+
+
+def test_like_packets_are_judged_as_each_alone() -> None:
+    draw = random.Random(8)
+    for _ in range(300):
+        packets = [draw.choice([transactional, packet])(draw) for _ in range(20)]
+        wanting = [index for index, each in enumerate(packets) if may_want_word(each)]
+        assert which_may_want_word(packets) == wanting
 
 
 def test_many_packets_have_the_fields_that_each_has() -> None:
