@@ -7,6 +7,7 @@
     pages    bytes of the pages that they changed in the page cache, which the disk has to write
     calls    calls of functions on the daemon's event loop, counted by cProfile in runs of their own
              that make all small commits there (counted.py)
+    client calls    the same in the client, which reads the body of each received message
 
 Each request waits for the answer to the one before it, so that the number of commits does not
 depend on the speed of the machine.  `--check` compares the counts with `benchmarks/costs.json`, and
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
 import pstats
 import sys
@@ -66,7 +68,8 @@ async def batch_send(client: QueueManager) -> int:
 async def batch_receive(client: QueueManager) -> int:
     count = 0
     for _ in range(BATCHES):
-        count += len(await client.receive_many(QUEUE, limit=BATCH))
+        bodies = [message.body for message in await client.receive_many(QUEUE, limit=BATCH)]
+        count += len(bodies)
     return count
 
 
@@ -129,6 +132,24 @@ async def count_writes(folder: Path) -> Costs:
     return found
 
 
+async def count_client_calls(folder: Path) -> dict[str, float]:
+    """Count function calls of the client in each scenario."""
+    daemon = await _start(folder / "client")
+    found: dict[str, float] = {}
+    async with pair.stopped_at_end(daemon), daemon.client() as client:
+        await client.create_queue(QUEUE)
+        await client.send(QUEUE, BODY, delivery="recoverable")  # the codec is imported, once
+        bodies = [message.body async for message in client.receive_each(QUEUE, timeout_s=0)]
+        assert bodies == [BODY]
+        for name, scenario in SCENARIOS.items():
+            profile = cProfile.Profile()
+            with profile:
+                messages = await scenario(client)
+            calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+            found[name] = round(calls / messages, 1)
+    return found
+
+
 async def count_calls(folder: Path) -> dict[str, float]:
     """Count function calls: in a run with each number of scenarios, and the differences."""
     totals, counts = [], [1]
@@ -183,6 +204,8 @@ async def measure() -> Costs:
         found = await count_writes(Path(folder))
         for name, calls in (await count_calls(Path(folder))).items():
             found[name]["calls"] = calls
+        for name, calls in (await count_client_calls(Path(folder))).items():
+            found[name]["client calls"] = calls
         for name, calls in (await count_transfer_calls(Path(folder))).items():
             found[name] = {"calls": calls}
     return found
@@ -198,7 +221,7 @@ def compare(found: Costs, before: Costs, version: str) -> list[str]:
 
     `version` is that of Python with which the file was written.
     """
-    compared = {"writes", "bytes", *(("calls",) if version == VERSION else ())}
+    compared = {"writes", "bytes", *(("calls", "client calls") if version == VERSION else ())}
     return [
         f"{scenario}, {cost}: {value:,} for a message instead of {before[scenario][cost]:,}"
         for scenario, costs in found.items()
@@ -228,7 +251,7 @@ def main() -> None:
     for scenario, costs in found.items():
         for cost, value in costs.items():
             was = before.get(scenario, {}).get(cost)
-            print(f"{scenario:20}{cost:8}{value:>12,}" + (f"{was:>12,}" if was else ""))
+            print(f"{scenario:20}{cost:14}{value:>12,}" + (f"{was:>12,}" if was else ""))
     if given.check and (more := compare(found, before, stored["python"])):
         print(f"more than is allowed above {BASELINE.name}:", *more, sep="\n    ", file=sys.stderr)
         print("If that is meant: python -m benchmarks.costs --write", file=sys.stderr)

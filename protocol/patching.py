@@ -20,7 +20,7 @@ MESSAGE_NUMBER_OFFSET = 56
 QUEUE_NAMES_OFFSET = 64
 SEQUENCE_ID_IN_TRANSACTION = 4  # bytes into the TransactionHeader
 CLASS_IN_PROPERTIES = 2  # bytes into the MessagePropertiesHeader
-_BODY_SIZE, _EXTENSION_SIZE, _LABEL = 32, 52, 56  # likewise
+_BODY_SIZE, _LABEL = 32, 56  # likewise
 
 _FLAGS_BYTE = 2
 _SESSION_HEADER_BIT = 0x10
@@ -29,6 +29,7 @@ _HOPS_MASK = 0x1F
 _U16 = Struct("<H")
 _U32 = Struct("<I")
 SEQUENCE_STRUCT = Struct("<QII")
+_BODY_AND_EXTENSION = Struct("<I16xI")  # their sizes
 _SECURITY_SIZES = Struct("<xxHHHII")
 
 _NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; a name of type 7 states its own size
@@ -160,8 +161,7 @@ def body_of(packet: bytes) -> bytes:
     Raises MalformedPacket if it goes beyond the packet; other rules are not checked.
     """
     at = properties_offset(packet)
-    (size,) = _U32.unpack_from(packet, at + _BODY_SIZE)
-    (extension_bytes,) = _U32.unpack_from(packet, at + _EXTENSION_SIZE)
+    size, extension_bytes = _BODY_AND_EXTENSION.unpack_from(packet, at + _BODY_SIZE)
     begin = at + _LABEL + 2 * packet[at + 1] + extension_bytes
     if begin + size > len(packet):
         _fits(packet, begin + size, "properties")
