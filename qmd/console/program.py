@@ -36,6 +36,7 @@ LIMITS = Limits(
     connections_of_address=200,
     request_bytes=8 * 1024 * 1024,
     bodies_bytes=64 * 1024 * 1024,
+    unread_bytes=64 * 1024 * 1024,
 )
 
 

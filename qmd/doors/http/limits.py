@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX = 32 * 1024  # of a request line with all headers
 HEADERS_MAX = 100
+SMALL_RESPONSE_BYTES = 64 * 1024  # which the kernel takes, or the limit of connections bounds
 PIPELINED_MAX = 64  # requests of one connection that wait for the ones before them
 
 
@@ -27,6 +28,7 @@ class Limits:
     write_s: float = 30.0
     request_bytes: int = 16 * 1024 * 1024
     bodies_bytes: int = 256 * 1024 * 1024  # of all requests that are not answered
+    unread_bytes: int = 256 * 1024 * 1024  # of all responses that clients have not read
 
 
 class Registry:
@@ -70,6 +72,29 @@ class Registry:
     def _end(self, connection: HttpConnection) -> None:
         connection.abort()
         self.leave(connection)
+
+    def make_room_to_write(self, size: int) -> None:
+        """End connections with unread responses, until there is room for a response.
+
+        The address with most unread bytes loses its oldest one first.
+        """
+        if size <= SMALL_RESPONSE_BYTES:
+            return
+        unread = {each: each.unread_bytes for each in self.connections}
+        total = sum(unread.values())
+        if total + size <= self.limits.unread_bytes:
+            return
+        of_address: Counter[str] = Counter()
+        for each, held in unread.items():
+            of_address[each.peer.address] += held
+        while total and total + size > self.limits.unread_bytes:
+            address = max(of_address, key=of_address.__getitem__)
+            theirs = (each for each in unread if each.peer.address == address and unread[each])
+            oldest = min(theirs, key=lambda each: each.write_by)
+            held = unread.pop(oldest)
+            of_address[address] -= held
+            total -= held
+            self._end(oldest)
 
     def used(self, connection: HttpConnection) -> None:
         """Record that a connection has ended a request: it is the last to leave now."""

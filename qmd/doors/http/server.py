@@ -330,6 +330,11 @@ class HttpConnection(asyncio.Protocol):
         """Whether it has sent a part of a request, and waits for no response."""
         return self._task is None and not self._waiting and not self._ends
 
+    @property
+    def unread_bytes(self) -> int:
+        """The size of the responses, or parts of them, that the client has not read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def abort(self) -> None:
         """End the connection at once."""
         if self._transport is not None:
@@ -368,6 +373,10 @@ class HttpConnection(asyncio.Protocol):
 
     async def _answer(self, request: Request | Problem) -> None:
         try:
+            # A client that reads nothing would collect one response after the other.
+            await self._may_write.wait()
+            if self._transport is None:
+                return
             if isinstance(request, Problem):
                 await self._respond(None, request.response())
                 return
@@ -410,6 +419,7 @@ class HttpConnection(asyncio.Protocol):
         if request is not None and request.method == "HEAD":
             self._write(head)
         elif response.stream is None:
+            self._server.registry.make_room_to_write(len(response.body))
             self._write(head + response.body)
         else:
             self._write(head)

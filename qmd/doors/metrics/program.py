@@ -36,7 +36,11 @@ SECTION = "metrics"
 DRAIN_S = 2.0
 #: Scrapers are few, and their requests have no bodies.
 LIMITS = Limits(
-    connections=64, connections_of_address=32, request_bytes=4096, bodies_bytes=64 * 1024
+    connections=64,
+    connections_of_address=32,
+    request_bytes=4096,
+    bodies_bytes=64 * 1024,
+    unread_bytes=64 * 1024 * 1024,
 )
 
 
