@@ -187,7 +187,8 @@ class Incoming:
         if source is None:
             await self._make_room(sender.address)
             client = self._make_client(sender.address)
-            source = Source(guid, stated, sender, self._starts, client, self._qm.caller.ask)
+            ask = self._qm.caller.ask
+            source = Source(guid, stated, sender, self._starts, client, ask, self._log)
             self._sources[key] = source
         self._sources.move_to_end(key)
         return source

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
-
-import structlog
 
 from protocol.acknowledgments import MessageKind, classify, final_ack_body, order_ack_body
 from protocol.message_class import MessageClass
@@ -30,8 +29,7 @@ from qmd.doors.srmp.envelope import (
 from qmd.doors.srmp.messages import now
 from qmd.doors.srmp.session import BinarySession
 from qmd.doors.srmp.stream_starts import Starts
-
-log = structlog.get_logger()
+from qmd.runtime.log import LimitedLog
 
 RECEIPT_PAUSE_S = 0.2  # receipts of one stream within this time are one
 AGAIN_FIRST_S, AGAIN_LAST_S = 1.0, 300.0
@@ -62,6 +60,7 @@ class Source:
         starts: Starts,
         client: HttpClient,
         ask: Ask,
+        log: LimitedLog,
     ) -> None:
         """`guid` is that for the daemon, `stated` that for the other host: see sources.py."""
         self.sender = sender
@@ -70,6 +69,7 @@ class Source:
         self._stated = stated
         self._starts = starts
         self._client = client
+        self._log = log
         self._session: BinarySession | None = None
         self._opening = asyncio.Lock()
         self._receipts: dict[int, int] = {}  # stream -> the last number
@@ -172,10 +172,12 @@ class Source:
         try:
             url = await self._starts.receipts_to(stream_name(self.guid, receipt.id))
         except OSError as error:
-            log.warning("srmp_waits", reason=str(error))
+            self._log_limited("warning", "srmp_waits", reason=str(error))
             return False
         if not url:
-            log.warning("srmp_no_receipt", stream=receipt.id, source=str(receipt.owner))
+            self._log_limited(
+                "warning", "srmp_no_receipt", stream=receipt.id, source=str(receipt.owner)
+            )
             return True
         decision = "positive" if message_class == MessageClass.ACK_RECEIVE else "negative"
         session = self._session
@@ -196,9 +198,13 @@ class Source:
         try:
             await self._client.post(url, write_envelope(envelope), "text/xml")
         except NotAccepted as error:
-            log.info("srmp_receipt_not_accepted", url=url, reason=str(error))
+            self._log_limited("info", "srmp_receipt_not_accepted", url=url, reason=str(error))
             return error.status == NOT_UNDERSTOOD
         return True
+
+    def _log_limited(self, level: str, event: str, **fields: object) -> None:
+        """Log an event that the host can cause with each stream, rate-limited for the host."""
+        self._log.log(level, event, key=self.sender.address, now=time.monotonic(), **fields)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
