@@ -114,7 +114,7 @@ file_failed 5012 no_such_error 5013 program_failed 5014 bad_body_type 5015 bad_t
 parquet_missing 5017 driver_missing 5018 database_unreachable 5019 no_such_branch 5020
 body_not_text 5021 nothing_edited 5022 line_broken 5023 position_broken 5024 no_such_token 5025
 token_not_changed 5026 bad_json_value 5027 value_not_written 5028 bad_expiry 5029 bad_key_file
-5030 bad_property 5031
+5030 bad_property 5031 file_too_long 5032
 
 service_refused 6001 call_failed 6002 call_delayed 6003 call_poisoned 6004 call_lost 6005
 calls_cut_off 6006 playback_aborted 6007 queue_manager_unreachable 6008 file_passed_over 6009

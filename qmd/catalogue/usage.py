@@ -234,4 +234,12 @@ ENTRIES = (
         "Write, for example, --property region=east --property weight:=3.",
         "usage",
     ),
+    Entry(
+        5032,
+        "file_too_long",
+        "A file is longer than a command reads.",
+        "It is not the file that was meant; or it is a device or a pipe that does not end.",
+        "Name the right file; divide one with many entries.",
+        "usage",
+    ),
 )

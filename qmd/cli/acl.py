@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
@@ -153,9 +154,13 @@ def import_(
 
 def _read(file: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the entries and the owners of a file.  Raises click.ClickException."""
+    try:
+        text = given_files.read_text(file)
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file} is not UTF-8 text") from error
     entries: list[dict[str, Any]] = []
     owners: list[dict[str, Any]] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:

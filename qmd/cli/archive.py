@@ -204,7 +204,8 @@ def import_(
     import asyncio
 
     try:
-        expected = None if file is None else _checked(file, start_line)
+        # A pipe can be read once: it is imported like standard input.
+        expected = _checked(file, start_line) if file is not None and file.is_file() else None
         with sys.stdin.buffer if file is None else file.open("rb") as lines:
             count = asyncio.run(
                 _import(configuration, queue, lines, start_line, position, dry_run, expected)

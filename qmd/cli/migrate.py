@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, print_json, printable
 from qmd.cli.parameters import confirm, json_option, yes_option
@@ -233,7 +234,7 @@ def _options(given: dict[str, Any]) -> Options:
     principals: dict[str, str] = {}
     if given["accounts_file"] is not None:
         try:
-            text = given["accounts_file"].read_text(encoding="utf-8-sig")
+            text = given_files.read_text(given["accounts_file"])
             table = tomllib.loads(text)["accounts"]
             principals |= {str(name): str(value) for name, value in table.items()}
         except (ValueError, KeyError, AttributeError) as error:

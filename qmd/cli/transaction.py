@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure, Group
@@ -91,7 +92,7 @@ def recover(
             "psycopg, the driver of PostgreSQL, is not installed: pip install '.[postgresql]'",
             "driver_missing",
         ) from error
-    where = Path(dsn_file).read_text(encoding="utf-8-sig").strip() if dsn_file else dsn or ""
+    where = given_files.read_text(Path(dsn_file)).strip() if dsn_file else dsn or ""
     resource = Database(database, lambda: psycopg.connect(where))
     try:
         decided = configuration.ask(resource.recover)

@@ -87,6 +87,11 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     Raises ConfigError.
     """
     file = path.absolute()
+    return parse_settings(_text_of(file), file=file, environment=environment)
+
+
+def _text_of(file: Path) -> str:
+    """Return the text of a file.  Raises ConfigError."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(FILE_BYTES_MAX + 1)
@@ -97,11 +102,10 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError(f"longer than {FILE_BYTES_MAX} bytes", code="config_too_long", file=file)
     try:
-        text = raw.decode(_TEXT)
+        return raw.decode(_TEXT)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(_not_utf8(raw), code="config_not_utf8", file=file, line=line) from error
-    return parse_settings(text, file=file, environment=environment)
 
 
 def _not_utf8(raw: bytes) -> str:
@@ -155,7 +159,7 @@ def read_effective(path: Path, environment: Mapping[str, str] | None = None) -> 
     settings = load_settings(path, environment)  # reports all errors
     assert settings
     file = path.absolute()
-    source = _Source(file.read_text(_TEXT), file)
+    source = _Source(_text_of(file), file)
     overrides = _overrides(os.environ if environment is None else environment, _Errors())
     found = []
     for section in SECTIONS:

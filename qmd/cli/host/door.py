@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure, Group
@@ -177,7 +178,7 @@ def read_password(file: Path | None) -> str:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
     if str(file) == "-":
         return sys.stdin.readline().rstrip("\r\n")
-    return file.read_text(encoding="utf-8-sig").partition("\n")[0].rstrip("\r")
+    return given_files.read_text(file).partition("\n")[0].rstrip("\r")
 
 
 @user.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.host import key_directory
 from qmd.cli.host.key_directory import account_options, chosen_account
@@ -111,7 +112,7 @@ def import_(configuration: Configuration, name: str, file: Path) -> None:
     from qmd.message_security.keyring import BadKey
 
     try:
-        kept = _ring(configuration).add_receiver(name, file.read_bytes())
+        kept = _ring(configuration).add_receiver(name, given_files.read_bytes(file))
     except BadKey as error:
         raise BadValue("bad_key_file", f"{file}: {error}") from error
     except OSError as error:
@@ -144,10 +145,12 @@ def register(
     chosen = chosen_account(in_directory, own_account, account, password_file)
     try:
         if chosen is not None:
-            facts = key_directory.register(configuration, chosen, sender, file.read_bytes())
+            facts = key_directory.register(
+                configuration, chosen, sender, given_files.read_bytes(file)
+            )
             fingerprint = facts["fingerprint"]
         else:
-            fingerprint = _ring(configuration).add_sender(sender, file.read_bytes())
+            fingerprint = _ring(configuration).add_sender(sender, given_files.read_bytes(file))
     except BadKey as error:
         raise BadValue("bad_key_file", f"{file}: {error}") from error
     except Unacceptable as error:

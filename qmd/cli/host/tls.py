@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import json_option
@@ -144,7 +145,7 @@ def sign(
     from qmd.tls.making import read_request
 
     with _explained():
-        found, host = read_request(request_file.read_bytes())
+        found, host = read_request(given_files.read_bytes(request_file))
         text = guid_text(host.guid)
         if guid is not None and guid.casefold().strip("{}") != text.casefold():
             _fail(f"the request is of the queue manager {text}")
@@ -204,7 +205,7 @@ def revoke(certificates: tuple[Path, ...], authority: Path, days: int) -> None:
         numbers = authority / NUMBERS
         known = numbers.read_text(encoding="ascii").split() if numbers.exists() else []
         for each in certificates:
-            number = x509.load_pem_x509_certificate(each.read_bytes()).serial_number
+            number = x509.load_pem_x509_certificate(given_files.read_bytes(each)).serial_number
             known = [*dict.fromkeys((*known, str(number)))]
         made = make_list(
             list(map(int, known)), _load_authority(authority), valid=timedelta(days=days)
@@ -327,7 +328,7 @@ def _install(configuration: Configuration, file: Path) -> None:
 
     settings = configuration.settings()
     fresh = _next_key(settings.tls.key)
-    content = file.read_bytes()
+    content = given_files.read_bytes(file)
     certificate = x509.load_pem_x509_certificates(content)[0]
     for candidate in (fresh, settings.tls.key):
         if candidate.exists():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qmd.cli import given_files
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import duration, json_option
 from qmd.cli.program import ExitCode, Failure, Group, Misuse
@@ -279,7 +280,7 @@ def import_(
     from qmd.triggers.registry import read_registry
 
     with _explained():
-        found = read_registry(file.read_bytes(), dict(_pairs(programs, "--program")))
+        found = read_registry(given_files.read_bytes(file), dict(_pairs(programs, "--program")))
         if not dry_run:
             _file(configuration).create(*found.triggers)
     if as_json:
