@@ -50,7 +50,7 @@ def create(
     if as_json:
         print_json(made)
     else:
-        click.echo(made["format_name"])
+        click.echo(printable(made["format_name"]))
 
 
 @dl.command(help="Add members to the list NAME, all or none." + _MEMBERS_HELP)

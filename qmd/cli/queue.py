@@ -103,7 +103,7 @@ def create(
         if as_json:
             print_json(each)
         else:
-            click.echo(each["public_name"] if public else each["format_name"])
+            click.echo(printable(each["public_name"] if public else each["format_name"]))
     if failures:
         raise failures[0]
 

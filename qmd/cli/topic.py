@@ -62,7 +62,7 @@ def create(configuration: Configuration, name: str, unmatched: str, as_json: boo
     if as_json:
         print_json(made)
     else:
-        click.echo(made["destination"])
+        click.echo(printable(made["destination"]))
 
 
 @topic.command()

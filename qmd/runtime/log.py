@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sized
@@ -111,9 +112,15 @@ def _add_from_catalogue(_: WrappedLogger, __: str, event: EventDict) -> EventDic
 
 
 _encoder = msgspec.json.Encoder(enc_hook=repr)
+# JSON escapes those below a space only; terminals obey the others too.  In UTF-8: DEL, and C1.
+_CONTROLS = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 
 
 def _render_json(_: WrappedLogger, __: str, event: EventDict) -> bytes:
+    return _CONTROLS.sub(lambda found: b"\\u00%02x" % found[0][-1], _json(event))
+
+
+def _json(event: EventDict) -> bytes:
     line = {"time": event.pop("time"), "level": event.pop("level"), "event": event.pop("event")}
     line.update(event)
     try:

@@ -137,13 +137,16 @@ def test_control_characters_cannot_forge_a_line_or_move_the_cursor(format: str) 
     stream = io.BytesIO()
     set_up_logging("info", format, stream)
 
-    structlog.get_logger().info("refused\nforged", reason="\x1b[2Jx\r\ny")
+    structlog.get_logger().info(
+        "refused\nforged", reason="\x1b[2Jx\r\ny\x7f\x9b2J", names=["ß\x9b"]
+    )
     try:
         raise ValueError("\x1b[2Jz")
     except ValueError:
         structlog.get_logger().exception("failed")
 
-    assert b"\x1b" not in stream.getvalue()
+    for control in ("\x1b", "\x7f", "\x9b"):
+        assert control.encode() not in stream.getvalue()
     assert b"\r" not in stream.getvalue()
     assert not any(line.startswith((b"forged", b"y")) for line in stream.getvalue().splitlines())
 
