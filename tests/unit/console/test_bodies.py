@@ -59,6 +59,22 @@ def test_a_long_body_is_cut_until_all_of_it_is_wanted():
     assert bodies.show(8 * body, 0, whole=True).is_cut
 
 
+@pytest.mark.parametrize("format", ["xml", "json", "binary", "activex"])
+def test_a_body_that_takes_long_to_be_laid_out_is_shown_as_text(format):
+    body = {
+        "xml": b"<a>" + b"<b/>" * 300_000 + b"</a>",
+        "json": b"[" + b"1," * 600_000 + b"1]",
+        "binary": write_content(["x" * 100] * 12_000, "binary")[0],
+        "activex": b"x" * 1_200_000,
+    }[format]
+    assert len(body) > bodies.STRUCTURED_BYTES_MAX
+
+    shown = bodies.show(body, 0, format)
+
+    assert "too long to be laid out" in shown.problem
+    assert shown.format in ("text", "hex")
+
+
 def test_a_format_can_be_added(monkeypatch):
     monkeypatch.setattr(bodies, "FORMATS", dict(bodies.FORMATS))
     bodies.register("backwards", "Backwards", lambda body, body_type: body.decode()[::-1])
