@@ -9,6 +9,7 @@ _TRIGGERS = "tests/process/test_triggers.py::"
 _CONSOLE = "tests/process/test_console.py::"
 _HOSTS = "tests/process/test_console_hosts.py::"
 _WORK = "tests/process/test_console_work.py::"
+_UNREAD = "tests/unit/doors/test_unread_responses.py::"
 
 REMOVALS = (
     Removal(
@@ -378,5 +379,19 @@ REMOVALS = (
         "    return [value_of(each, trigger, message) for each in given]",
         '    return [value_of(each, trigger, message) for each in given if each != "--"]',
         f"{_TRIGGERS}test_a_label_is_no_option_behind_two_hyphens",
+    ),
+    Removal(
+        "many requests whose responses are not read",
+        "qmd/doors/http/server.py",
+        "            await self._may_write.wait()\n            if self._transport is None:\n                return\n            if",
+        "            if self._transport is None:\n                return\n            if",
+        f"{_UNREAD}test_the_next_request_waits_until_the_client_reads",
+    ),
+    Removal(
+        "many requests whose responses are not read",
+        "qmd/doors/http/server.py",
+        "            self._server.registry.make_room_to_write(len(response.body))\n",
+        "",
+        f"{_UNREAD}test_responses_that_are_not_read_have_a_limit_together",
     ),
 )

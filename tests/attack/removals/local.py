@@ -9,6 +9,7 @@ _RECEIPTS = "tests/integration/control/test_large_receipts.py::"
 _LARGE = "tests/integration/control/test_large_requests.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _SOCKET = "tests/process/test_control_socket.py::"
+_HOSTILE = "tests/process/test_hostile_names.py::"
 
 REMOVALS = (
     Removal(
@@ -410,5 +411,27 @@ REMOVALS = (
         "IMPORTED_AT_ONCE = 64\n",
         "IMPORTED_AT_ONCE = 64_000_000\n",
         "tests/integration/control/test_large_requests.py::test_others_are_served_while_an_import_is_checked",
+    ),
+    Removal(
+        "a queue whose name has DEL",
+        "qmd/cli/queue.py",
+        'printable(each["public_name"] if public else each["format_name"])',
+        'each["public_name"] if public else each["format_name"]',
+        f"{_HOSTILE}test_a_name_with_del_is_escaped_in_each_output_and_the_queue_can_be_reached",
+    ),
+    Removal(
+        "a queue whose name has DEL",
+        "protocol/names/path_name.py",
+        "        and character.isprintable()\n",
+        "",
+        f"{_HOSTILE}test_other_control_characters_are_in_no_name",
+    ),
+    Removal(
+        "a queue whose name has DEL",
+        "qmd/runtime/log.py",
+        'return _CONTROLS.sub(lambda found: b"\\\\u00%02x" % found[0][-1], _json(event))',
+        "return _json(event)",
+        "tests/unit/runtime/test_log.py"
+        "::test_control_characters_cannot_forge_a_line_or_move_the_cursor",
     ),
 )

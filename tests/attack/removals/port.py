@@ -294,4 +294,11 @@ REMOVALS = (
         "if False:",
         f"{_FAIRNESS}test_answers_to_pings_of_one_address_are_limited",
     ),
+    Removal(
+        "a device or pipe without an end",
+        "qmd/cli/given_files.py",
+        "stream.read(FILE_BYTES_MAX + 1)",
+        "stream.read()",
+        "tests/process/test_endless_files.py::test_a_device_without_an_end_is_refused",
+    ),
 )

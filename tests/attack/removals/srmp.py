@@ -4,6 +4,7 @@ from tests.attack.removals.removal import Removal
 
 _SRMP = "tests/process/test_srmp.py::"
 _SRMP_UNIT = "tests/unit/doors/test_srmp.py::"
+_ATTACKS = "tests/process/test_srmp_attacks.py::"
 
 REMOVALS = (
     Removal(
@@ -141,5 +142,19 @@ REMOVALS = (
         "        if window.lines < self._lines_max:",
         "        if True:",
         f"{_SRMP}test_a_flood_of_refused_requests_is_logged_in_part",
+    ),
+    Removal(
+        "a flood of requests that are refused",
+        "qmd/doors/srmp/source.py",
+        "key=self.sender.address, now",
+        "key=secrets.token_hex(4), now",
+        f"{_ATTACKS}test_a_flood_of_receipts_that_are_not_accepted_is_logged_in_part",
+    ),
+    Removal(
+        "a length of a request, or of a part in it",
+        "qmd/doors/srmp/mime.py",
+        "        following = content_end + gap if is_there else -1\n",
+        "        following = content_end + gap if is_there else body.find(delimiter, content_at)\n",
+        f"{_ATTACKS}test_a_length_of_a_part_that_is_not_true_delivers_nothing",
     ),
 )

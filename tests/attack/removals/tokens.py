@@ -421,4 +421,12 @@ REMOVALS = (
             ),
         ),
     ),
+    Removal(
+        "a flood of new connections to the remote port",
+        "qmd/control/remote.py",
+        "        of_group=NETWORK_RATE,\n",
+        "",
+        "tests/attack/test_many_networks.py"
+        "::test_a_flood_of_one_network_delays_no_client_of_another_one",
+    ),
 )
