@@ -10,6 +10,11 @@ checkpoint copies every page again (recovery.py).  But a failing disk cannot be 
 next commit, so a failed checkpoint stops the storage, as a failed commit does.  The exception is a
 full disk: the log stays in place, and `Reserve` makes room for it.
 
+Small commits stay within the file of the log.  A commit that makes it longer syncs the new size as
+well: on ext4 by a transaction of the file system's journal, so that the sync of a message alone
+takes half as long again.  So a log of small commits alone is checkpointed earlier (`SmallLog`), and
+is written from its beginning again.
+
 SQLite has no function that returns the length of the log; it is read from its file, in the format
 of sqlite.org/walformat.html.  After a complete checkpoint the log is written again from its
 beginning, with new salts in its header: its frames are those at the front that have these salts.
@@ -24,7 +29,40 @@ from storage.engine.hindrance import can_wait
 _HEADER = struct.Struct(">8xI4x8s")  # page size, salts
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
+#: Small commits make the file of the log longer up to this size; large ones further.
+SMALL_LOG_BYTES = 4 * 1024 * 1024
+#: More frames than the commit for a message alone has.
+SMALL_FRAMES = 16
 _SALTS_OFFSET, _SALTS_BYTES = 8, 8  # in the header of a frame
+
+
+class SmallLog:
+    """The end of the log's file, beyond which small commits do not go; for the event loop only."""
+
+    def __init__(self, log: LogFile, page_bytes: int) -> None:
+        self._log = log
+        self._frame_bytes = _FRAME_HEADER_BYTES + page_bytes
+        self._least_frames = SMALL_LOG_BYTES // self._frame_bytes
+        self._asks_at = self._least_frames
+        self._salts = b""
+
+    def is_full(self, frames: int, salts: bytes) -> bool:
+        """Return whether the log, with so many frames, should restart before the next commit.
+
+        If it cannot, because a reader needs it, the file grows by SMALL_LOG_BYTES before this is
+        True again.  `salts` differ each time that it restarts.  Raises OSError.
+        """
+        if salts != self._salts:
+            self._salts = salts
+            self._asks_at = self._least_frames
+        if frames <= self._asks_at:
+            return False
+        fitting = (self._log.size() - _HEADER_BYTES) // self._frame_bytes
+        if frames + SMALL_FRAMES <= fitting:
+            self._asks_at = fitting - SMALL_FRAMES
+            return False
+        self._asks_at = frames + self._least_frames
+        return True
 
 
 def is_longer(log: LogFile, pages: int) -> bool:

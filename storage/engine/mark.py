@@ -117,6 +117,11 @@ class Marker:
             self._write()
         return log.frames
 
+    @property
+    def salts(self) -> bytes:
+        """The salts of the log at the last commit: others each time that it restarts."""
+        return self._log.salts
+
     def checkpoint_begins(self) -> None:
         """Begin a stretch with the next commit: it may be the first one that only the log has."""
         self._is_due = True

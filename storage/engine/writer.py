@@ -83,6 +83,7 @@ class Writer:
         self._log = log
         self._marker = marker
         self._log_pages_max = options.log_pages_max(page_bytes)
+        self._small_log = checkpoint.SmallLog(log, page_bytes)
         self._is_checkpointing = False
         self._pieces_logged_bytes = 0  # since the last checkpoint
         # the connection's thread detects it first
@@ -275,7 +276,8 @@ class Writer:
         finally:
             self._holds_the_loop = False
         try:
-            is_long = self._is_long(self._marker.committed())
+            frames = self._marker.committed()
+            is_long = self._is_long(frames) or self._small_log.is_full(frames, self._marker.salts)
         except Exception as error:
             self._committed(None, error)
         else:

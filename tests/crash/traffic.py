@@ -19,6 +19,7 @@ from qmd.message.addresses import NO_ADDRESS, queue_address
 from qmd.message.build import compose
 from qmd.message.shared_packet import cut, split
 from storage import Storage, StorageOptions
+from storage.engine import checkpoint
 from storage.tables import counters, directory_changes, queues, stages, ways_back
 from storage.tables.directory_changes import DirectoryChange
 from storage.tables.events import Event
@@ -53,6 +54,7 @@ class Traffic:
                 wal_autocheckpoint_pages=self._random.choice((30, 60, 200)),
                 wal_size_limit_bytes=self._random.choice((0, 1 << 20)),
             )
+            checkpoint.SMALL_LOG_BYTES = self._random.choice((50_000, 4_000_000))
             storage = await Storage.open(
                 self._folder, options, now_ms=int(time.time() * 1000), new_id=OWN_ID
             )

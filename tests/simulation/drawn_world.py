@@ -60,6 +60,8 @@ LIMITS_OF_LISTS = {
 AT_ONCE_PROBABILITY = 0.4
 AT_ONCE_LIMIT = "storage.engine.writer.AT_ONCE_S"
 AT_ONCE_S = (0.002, 1000)
+SMALL_LOG_LIMIT = "storage.engine.checkpoint.SMALL_LOG_BYTES"
+SMALL_LOG_BYTES = (20_000, 200_000, 4_000_000)
 
 # In some worlds writers delay some of their messages, and cancel some of these.
 DELAYS_PROBABILITY = 0.4
@@ -160,6 +162,8 @@ class DrawnWorld:
         commits_random = random.Random(f"commits {seed}")
         may_be_at_once = commits_random.random() < AT_ONCE_PROBABILITY
         self.limits[AT_ONCE_LIMIT] = commits_random.choice(AT_ONCE_S) if may_be_at_once else 0
+        if may_be_at_once:
+            self.limits[SMALL_LOG_LIMIT] = commits_random.choice(SMALL_LOG_BYTES)
         delays_random = random.Random(f"delays {seed}")
         self.has_delays = delays_random.random() < DELAYS_PROBABILITY
         if self.has_delays:

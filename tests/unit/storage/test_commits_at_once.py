@@ -12,7 +12,7 @@ import aiosqlite
 import pytest
 
 from storage import Storage, StorageError
-from storage.engine import writer
+from storage.engine import checkpoint, writer
 from storage.vault import VaultConnection
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
@@ -239,5 +239,71 @@ def test_a_small_batch_after_a_large_one_leaves_the_loop_free(folder: Path) -> N
             await durable(storage)
 
             assert commits == [THREAD, THREAD, LOOP, THREAD]
+
+    asyncio.run(scenario())
+
+
+SMALL_LOG_BYTES = 400_000  # the log of a new database begins with 300,000
+STORED_BYTES = 30_000  # at most, of the log for a message
+BODY_BYTES = 20_000
+
+
+def log_bytes(folder: Path) -> int:
+    return (folder / "queues.db-wal").stat().st_size
+
+
+def checkpoints(storage: Storage) -> int:
+    return sum(storage.figures.checkpoints.counts)
+
+
+async def store(storage: Storage, *arrivals: int) -> None:
+    """Commit some messages alone."""
+    for arrival in arrivals:
+        storage.batch.insert_message(key(arrival), bytes(BODY_BYTES), arrived_at_ms=1)
+        await durable(storage)
+
+
+def test_small_commits_do_not_extend_the_file_of_a_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "SMALL_LOG_BYTES", SMALL_LOG_BYTES)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, _):
+            await store(storage, *range(50))
+            assert log_bytes(folder) < SMALL_LOG_BYTES + 2 * STORED_BYTES
+            assert checkpoints(storage)
+            storage.batch.insert_message(key(50), bytes(2 * SMALL_LOG_BYTES), arrived_at_ms=1)
+            await durable(storage)
+            await store(storage, 51, 52)  # the first one not on the loop
+            longer, before = log_bytes(folder), checkpoints(storage)
+            await store(storage, *range(53, 101))
+
+            assert log_bytes(folder) == longer
+            assert checkpoints(storage) - before <= 50 * STORED_BYTES / longer + 1
+            assert len(await stored(storage)) == 101
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_a_reader_needs_grows_without_a_checkpoint_after_each_commit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "SMALL_LOG_BYTES", SMALL_LOG_BYTES)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, _):
+            reader = other_connection(folder)
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM message").fetchone()
+            await store(storage, *range(80))
+            grown = log_bytes(folder)
+            assert grown > 3 * SMALL_LOG_BYTES
+            assert checkpoints(storage) <= grown / SMALL_LOG_BYTES
+            reader.execute("COMMIT")
+            reader.close()
+            await store(storage, *range(80, 180))
+
+            assert log_bytes(folder) < grown + SMALL_LOG_BYTES + 2 * STORED_BYTES
 
     asyncio.run(scenario())
