@@ -103,7 +103,8 @@ class Writer:
         self._joins: asyncio.TimerHandle | None = None  # while the open batch waits for packets
         self._joins_until = 0.0  # loop time, after a commit with packets
         self._packets_follow = False  # a wait for packets was useful the last time, or had been
-        self._is_just_after = False  # a commit of removals at once: packets that come now follow
+        self._is_just_after = False  # a commit of removals at once: packets that come now follow,
+        self._just_after = 0  # in the batch of this number
         self._patience_s = options.full_disk_patience_s
         self._patience_of_others_s = options.full_disk_patience_of_others_s
         self._retry: asyncio.TimerHandle | None = None
@@ -205,8 +206,8 @@ class Writer:
             self._joins.cancel()
             self._joins = None
         if self._committing is None and not self._is_due:
-            if self._is_just_after and self.batch.load.bytes:
-                self._packets_follow = True
+            if self._is_just_after:
+                self._just_after = self.batch.number
             if self._join_next_packets():
                 return False
             self._is_due = True
@@ -237,6 +238,8 @@ class Writer:
     def _commit(self, *, may_be_at_once: bool = True) -> None:
         self._is_due, self._joins = False, None
         batch, self.batch = self.batch, self._new_batch()
+        if batch.number == self._just_after and batch.load.bytes:
+            self._packets_follow = True
         if self._failure is not None:
             batch.fail(self._failure)
             self._idle.set()

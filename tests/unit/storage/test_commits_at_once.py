@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,15 +192,22 @@ def test_a_full_disk_is_waited_for_on_the_thread(
     asyncio.run(scenario())
 
 
-async def next_removal_waits(storage: Storage, *, packets_come_meanwhile: bool) -> bool:
-    """Return whether a removal waits for packets, after an earlier one."""
-    insert(storage, 1, 2)
+def add(storage: Storage, *, removes: bool, inserts: bool) -> None:
+    if removes:
+        storage.batch.delete_messages([key(9)])
+    if inserts:
+        insert(storage, 3)
+
+
+async def next_removal_waits(storage: Storage, *, removes: bool, inserts: bool) -> bool:
+    """Return whether a removal waits for packets, after an earlier one and what came during it."""
+    insert(storage, 1, 2, 9)
     await commit_of(storage)
     storage.batch.delete_messages([key(1)])
     loop = asyncio.get_running_loop()
-    if packets_come_meanwhile:
-        # They are read in the turn after the commit, which holds the loop.
-        storage.batch.when_durable(lambda: loop.call_soon(insert, storage, 3))
+    # Changes during the commit are read in the turn after it, because it holds the loop.
+    came = partial(add, storage, removes=removes, inserts=inserts)
+    storage.batch.when_durable(lambda: loop.call_soon(came))
     await commit_of(storage)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -212,16 +220,17 @@ async def next_removal_waits(storage: Storage, *, packets_come_meanwhile: bool) 
     return storage.batch is batch
 
 
-@pytest.mark.parametrize("packets_come_meanwhile", [True, False])
+@pytest.mark.parametrize("removes", [True, False])
+@pytest.mark.parametrize("inserts", [True, False])
 def test_a_removal_waits_for_packets_if_some_came_during_the_last_one(
-    packets_come_meanwhile: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+    removes: bool, inserts: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "JOIN_S", 20.0)
 
     async def scenario() -> None:
         async with watched(folder) as (storage, commits):
-            waits = await next_removal_waits(storage, packets_come_meanwhile=packets_come_meanwhile)
-            assert waits is packets_come_meanwhile
+            waits = await next_removal_waits(storage, removes=removes, inserts=inserts)
+            assert waits is inserts
             assert set(commits) == {LOOP}
 
     asyncio.run(scenario())
