@@ -30,7 +30,7 @@ _HEADER = struct.Struct(">8xI4x8s")  # page size, salts
 _HEADER_BYTES = 32
 _FRAME_HEADER_BYTES = 24
 #: Small commits make the file of the log longer up to this size; large ones further.
-SMALL_LOG_BYTES = 4 * 1024 * 1024
+SMALL_LOG_BYTES = 8 * 1024 * 1024
 #: More frames than the commit for a message alone has.
 SMALL_FRAMES = 16
 _SALTS_OFFSET, _SALTS_BYTES = 8, 8  # in the header of a frame

@@ -54,7 +54,7 @@ class Traffic:
                 wal_autocheckpoint_pages=self._random.choice((30, 60, 200)),
                 wal_size_limit_bytes=self._random.choice((0, 1 << 20)),
             )
-            checkpoint.SMALL_LOG_BYTES = self._random.choice((50_000, 4_000_000))
+            checkpoint.SMALL_LOG_BYTES = self._random.choice((50_000, 8_000_000))
             storage = await Storage.open(
                 self._folder, options, now_ms=int(time.time() * 1000), new_id=OWN_ID
             )

@@ -61,7 +61,7 @@ AT_ONCE_PROBABILITY = 0.4
 AT_ONCE_LIMIT = "storage.engine.writer.AT_ONCE_S"
 AT_ONCE_S = (0.002, 1000)
 SMALL_LOG_LIMIT = "storage.engine.checkpoint.SMALL_LOG_BYTES"
-SMALL_LOG_BYTES = (20_000, 200_000, 4_000_000)
+SMALL_LOG_BYTES = (20_000, 200_000, 8_000_000)
 
 # In some worlds writers delay some of their messages, and cancel some of these.
 DELAYS_PROBABILITY = 0.4
@@ -132,6 +132,15 @@ NARROW_PROBABILITY = 0.35
 NARROW_WINDOWS, NARROW_REFILLS = (3, 10, 30), (1.2, 4)
 
 
+def _limits_of_commits(source: random.Random) -> dict[str, float]:
+    if source.random() >= AT_ONCE_PROBABILITY:
+        return {AT_ONCE_LIMIT: 0}
+    return {
+        AT_ONCE_LIMIT: source.choice(AT_ONCE_S),
+        SMALL_LOG_LIMIT: source.choice(SMALL_LOG_BYTES),
+    }
+
+
 class DrawnWorld:
     """A world with its hosts, as a seed draws them; nothing has happened in it yet."""
 
@@ -159,11 +168,7 @@ class DrawnWorld:
         if self.has_lists and self.lists_random.random() < 0.5:
             for limit, values in LIMITS_OF_LISTS.items():
                 self.limits[limit] = self.lists_random.choice(values)
-        commits_random = random.Random(f"commits {seed}")
-        may_be_at_once = commits_random.random() < AT_ONCE_PROBABILITY
-        self.limits[AT_ONCE_LIMIT] = commits_random.choice(AT_ONCE_S) if may_be_at_once else 0
-        if may_be_at_once:
-            self.limits[SMALL_LOG_LIMIT] = commits_random.choice(SMALL_LOG_BYTES)
+        self.limits |= _limits_of_commits(random.Random(f"commits {seed}"))
         delays_random = random.Random(f"delays {seed}")
         self.has_delays = delays_random.random() < DELAYS_PROBABILITY
         if self.has_delays:
