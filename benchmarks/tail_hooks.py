@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from storage.engine import commit, connection, writer_calls
+from storage.engine.writer_calls import WriterCalls
 from storage.tables import events
 from storage.vault import VaultConnection
 
@@ -77,15 +78,6 @@ class Noted:
         _spans.append(self._span)
 
 
-def at_once(where: Any, work: Callable[[sqlite3.Connection], Any]) -> Any:
-    """Work as `storage.engine.connection.at_once`, and note each step."""
-    noted_work = Noted(work)
-    try:
-        return connection.at_once(where, noted_work)
-    finally:
-        noted_work.heard()
-
-
 def submit_then(
     where: Any,
     work: Callable[[sqlite3.Connection], Any],
@@ -105,11 +97,19 @@ def submit_then(
 def install() -> None:
     """Replace the functions that are noted."""
     execute, make_room, insert = VaultConnection.execute, commit._make_room, events.insert
+    call_at_once = WriterCalls.at_once
 
     def timed_execute(db: sqlite3.Connection, sql: str, *values: Any) -> Any:
         if sql == "COMMIT":
             return noted("disk", execute, db, sql)
         return execute(db, sql, *values)
+
+    def at_once(calls: WriterCalls, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        noted_work = Noted(work)
+        try:
+            return call_at_once(calls, noted_work)
+        finally:
+            noted_work.heard()
 
     def collected(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
@@ -118,10 +118,10 @@ def install() -> None:
             name = f"collection of generation {info['generation']}"
             _spans.append({"name": name, "begun": _local.began, "ended": _now()})
 
-    VaultConnection.execute = timed_execute  # type: ignore[assignment, method-assign]
+    VaultConnection.execute = timed_execute  # type: ignore[method-assign]
     commit._make_room = lambda *values: noted("vacuum", make_room, *values)
     events.insert = lambda *values: noted("history", insert, *values)
-    writer_calls.at_once = at_once
+    WriterCalls.at_once = at_once  # type: ignore[method-assign]
     writer_calls.submit_then = submit_then
     gc.callbacks.append(collected)
 

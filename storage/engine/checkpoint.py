@@ -25,6 +25,7 @@ import struct
 
 from storage.engine.disk import LogFile
 from storage.engine.hindrance import can_wait
+from storage.engine.log_position import LogPosition
 
 _HEADER = struct.Struct(">8xI4x8s")  # page size, salts
 _HEADER_BYTES = 32
@@ -39,30 +40,31 @@ _SALTS_OFFSET, _SALTS_BYTES = 8, 8  # in the header of a frame
 class SmallLog:
     """The end of the log's file, beyond which small commits do not go; for the event loop only."""
 
-    def __init__(self, log: LogFile, page_bytes: int) -> None:
+    def __init__(self, log: LogFile, page_bytes: int, frames_max: int) -> None:
+        """Restart a log of more than `frames_max` frames in any case."""
         self._log = log
         self._frame_bytes = _FRAME_HEADER_BYTES + page_bytes
-        self._least_frames = SMALL_LOG_BYTES // self._frame_bytes
+        self._frames_max = frames_max
+        self._least_frames = min(SMALL_LOG_BYTES // self._frame_bytes, frames_max)
         self._asks_at = self._least_frames
         self._salts = b""
 
-    def is_full(self, frames: int, salts: bytes) -> bool:
-        """Return whether the log, with so many frames, should restart before the next commit.
+    def is_full(self, end: LogPosition) -> bool:
+        """Return whether the log, which ends there, should restart before the next commit.
 
         If it cannot, because a reader needs it, the file grows by SMALL_LOG_BYTES before this is
-        True again.  `salts` differ each time that it restarts.  Raises OSError.
+        True again.  Raises OSError.
         """
-        if salts != self._salts:
-            self._salts = salts
-            self._asks_at = self._least_frames
+        if end.salts != self._salts:  # it has restarted
+            self._salts, self._asks_at = end.salts, self._least_frames
+        frames = end.frames
         if frames <= self._asks_at:
             return False
-        fitting = (self._log.size() - _HEADER_BYTES) // self._frame_bytes
-        if frames + SMALL_FRAMES <= fitting:
-            self._asks_at = fitting - SMALL_FRAMES
-            return False
-        self._asks_at = frames + self._least_frames
-        return True
+        fitting = (self._log.size() - _HEADER_BYTES) // self._frame_bytes - SMALL_FRAMES
+        is_full = frames > min(fitting, self._frames_max)
+        following = frames + self._least_frames if is_full else fitting
+        self._asks_at = min(following, self._frames_max)
+        return is_full
 
 
 def is_longer(log: LogFile, pages: int) -> bool:

@@ -38,7 +38,7 @@ def commit(db: sqlite3.Connection, batch: Batch, reserve: Reserve, marker: Marke
             if is_full(again):
                 raise NotNow from again
             raise
-    frames = marker.committed()
+    frames = marker.committed().frames
     if reserve.is_short():
         _make_room(db, reserve, marker)
         reserve.take()

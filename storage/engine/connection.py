@@ -4,7 +4,7 @@ aiosqlite sends each statement to its thread separately, at some 25 µs each way
 once, so `submit` puts a function of the plain `sqlite3.Connection` into the thread's queue. That
 uses three private names of aiosqlite 0.22.1, `_tx`, `_conn` and `_thread`, only in this module; a
 test detects a new version that changes them.  A simulator replaces the first and the last.
-`at_once` uses the connection from the thread of its caller, at the same time.
+`at_once` and `opened` use the connection on the thread of the caller.
 """
 
 import asyncio
@@ -97,11 +97,20 @@ def submit_then(
     connection._tx.put_nowait((call, partial(work, connection._conn)))
 
 
+def opened(connection: aiosqlite.Connection) -> sqlite3.Connection:
+    """Return the plain connection of an open one, for work on the thread of the caller.
+
+    The connection's thread must have no work meanwhile.
+    """
+    db: sqlite3.Connection = connection._conn
+    return db
+
+
 def at_once(connection: aiosqlite.Connection, work: Work[T]) -> T:
     """Run `work` on the thread of the caller.
 
-    A connection that only reads may have work on its thread meanwhile: SQLite lets the statements
-    wait for each other.  The one that writes must have none.
+    The connection only reads: it may have work on its thread meanwhile, because SQLite lets the
+    statements wait for each other.
     """
     return work(connection._conn)
 

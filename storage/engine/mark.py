@@ -103,8 +103,8 @@ class Marker:
         if self._is_due:
             self._next_stretch = counters.reserve(db, COUNTER, 1)
 
-    def committed(self) -> int:
-        """Record a durable transaction, and return the number of frames in the log, 0 if unknown.
+    def committed(self) -> LogPosition:
+        """Record a durable transaction, and return the end of the log; NOWHERE: it is unknown.
 
         Raises OSError; on a full disk the older mark stays.
         """
@@ -115,12 +115,7 @@ class Marker:
             self._stretch = self._next_stretch
             self._is_due = False
             self._write()
-        return log.frames
-
-    @property
-    def salts(self) -> bytes:
-        """The salts of the log at the last commit: others each time that it restarts."""
-        return self._log.salts
+        return log
 
     def checkpoint_begins(self) -> None:
         """Begin a stretch with the next commit: it may be the first one that only the log has."""

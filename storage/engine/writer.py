@@ -83,7 +83,7 @@ class Writer:
         self._log = log
         self._marker = marker
         self._log_pages_max = options.log_pages_max(page_bytes)
-        self._small_log = checkpoint.SmallLog(log, page_bytes)
+        self._small_log = checkpoint.SmallLog(log, page_bytes, self._log_pages_max)
         self._is_checkpointing = False
         self._pieces_logged_bytes = 0  # since the last checkpoint
         # the connection's thread detects it first
@@ -279,8 +279,8 @@ class Writer:
         finally:
             self._holds_the_loop = False
         try:
-            frames = self._marker.committed()
-            is_long = self._is_long(frames) or self._small_log.is_full(frames, self._marker.salts)
+            end = self._marker.committed()
+            is_long = self._small_log.is_full(end) if end.frames else self._is_long(0)
         except Exception as error:
             self._committed(None, error)
         else:
@@ -344,7 +344,7 @@ class Writer:
         self._committing, self._waits_since, self.obstacle = None, None, ""
         took_s = self._loop.time() - self._began_at
         self.figures.committed(took_s, batch)
-        self._was_small = _is_small(batch)
+        self._was_small = was_at_once or _is_small(batch)
         self._pieces_logged_bytes += batch.load.piece_bytes
         if batch.load.bytes < ORDINARY_BYTES:
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)

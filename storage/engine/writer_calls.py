@@ -15,7 +15,7 @@ from functools import partial
 
 import aiosqlite
 
-from storage.engine.connection import T, Work, at_once, submit_then
+from storage.engine.connection import T, Work, opened, submit_then
 
 _BUSY_TIMEOUT = "PRAGMA busy_timeout = {}"
 
@@ -25,6 +25,7 @@ class WriterCalls:
 
     def __init__(self, connection: aiosqlite.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
+        self._db = opened(connection)
         self._loop = loop
         self._busy_timeout_ms = 0  # on the thread, once it differs from that of the connection
         self._waits_for_locks = True
@@ -56,7 +57,12 @@ class WriterCalls:
     def at_once(self, work: Work[T]) -> T:
         """Run `work` on the thread of the caller, that of the loop.  No call may be under way."""
         assert not self._under_way
-        return at_once(self._connection, partial(self._hastily, work=work))
+        db = self._db
+        if self._waits_for_locks:
+            (self._busy_timeout_ms,) = db.execute("PRAGMA busy_timeout").fetchone()
+            db.execute(_BUSY_TIMEOUT.format(0))
+            self._waits_for_locks = False
+        return work(db)
 
     def _ended(
         self,
@@ -71,13 +77,6 @@ class WriterCalls:
         if not self._waits_for_locks:
             db.execute(_BUSY_TIMEOUT.format(self._busy_timeout_ms))
             self._waits_for_locks = True
-        return work(db)
-
-    def _hastily(self, db: sqlite3.Connection, work: Work[T]) -> T:
-        if self._waits_for_locks:
-            (self._busy_timeout_ms,) = db.execute("PRAGMA busy_timeout").fetchone()
-            db.execute(_BUSY_TIMEOUT.format(0))
-            self._waits_for_locks = False
         return work(db)
 
 

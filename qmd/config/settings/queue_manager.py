@@ -52,7 +52,10 @@ class StorageSettings:
 
     commit_rows_max: int = setting(Whole(1, 100_000), 2048, "Rows that one commit may write.")
     checkpoint_pages: int = setting(
-        Whole(100, 1_000_000), 4000, "Pages of 8 KiB in the write-ahead log before a checkpoint."
+        Whole(100, 1_000_000),
+        4000,
+        "Pages of 8 KiB in the write-ahead log before a checkpoint. A load of small commits makes"
+        " one for each 8 MiB.",
     )
     page_bytes: int = setting(
         WholeOf((4096, 8192)),
