@@ -16,6 +16,8 @@ MESSAGES ?= 100000
 # Seconds for each target of `make fuzz`, and its targets (empty: all).
 SECONDS ?= 60
 TARGETS ?=
+# At most so many inputs for each target of `make fuzz`; -1: any number.
+INPUTS ?= -1
 # Duration of `make soak`; 0.1 is six minutes.
 HOURS ?= 1
 # Number of folders that `make folders` kills and damages.
@@ -114,7 +116,7 @@ soak-pipeline: tools ## kill two streams KILLS=200 times; then run jobs over FLE
 fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \
 	  --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
-	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
+	  $(PY) -m tests.fuzz --seconds $(SECONDS) --inputs $(INPUTS) $(TARGETS); \
 	else echo "fuzzing skipped: atheris, the fuzzer, cannot be installed for this Python"; fi
 
 model: tools ## check the formal model of the exactly-once core exhaustively

@@ -1,6 +1,6 @@
 """`make fuzz`: runs every target for a while, each in a process of its own.
 
-    python -m tests.fuzz [--seconds 60] [--jobs 2] [TARGET ...]
+    python -m tests.fuzz [--seconds 60] [--inputs N] [--jobs 2] [TARGET ...]
     python -m tests.fuzz --replay FILE TARGET     runs one input again, with its traceback
     python -m tests.fuzz --keep                   copies the best of build/fuzz into the corpus
 
@@ -57,7 +57,7 @@ def main() -> int:
         for name in names:
             keep(name)
         return 0
-    runs = run(names, arguments.seconds, arguments.jobs)
+    runs = run(names, arguments.seconds, arguments.inputs, arguments.jobs)
     for done in runs:
         rate = done.inputs // max(1, done.seconds)
         print(f"{done.name:16} {done.inputs:>11,} inputs {done.seconds:>6} s {rate:>8,}/s")
@@ -69,9 +69,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run(names: list[str], seconds: int, jobs: int) -> list[Run]:
-    """Fuzz these targets, `jobs` of them at a time."""
-    lines = [json.dumps([name, str(_output(name)), _options(name, seconds)]) for name in names]
+def run(names: list[str], seconds: int, inputs: int, jobs: int) -> list[Run]:
+    """Fuzz these targets, `jobs` of them at a time, with at most so many inputs each; -1: any."""
+    lines = [
+        json.dumps([name, str(_output(name)), _options(name, seconds, inputs)]) for name in names
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.engine", str(jobs)],
         cwd=ROOT,
@@ -97,7 +99,7 @@ def _run(name: str, code: int) -> Run:
     )
 
 
-def _options(name: str, seconds: int) -> list[str]:
+def _options(name: str, seconds: int, inputs: int) -> list[str]:
     """Write the seeds of a target, and return the arguments for libFuzzer."""
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,7 @@ def _options(name: str, seconds: int) -> list[str]:
         str(folder),
         *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
         f"-max_total_time={seconds}",
+        f"-runs={inputs}",
         f"-max_len={INPUT_BYTES_MAX}",
         f"-rss_limit_mb={RSS_MB_MAX}",
         f"-timeout={HANG_S}",
@@ -147,6 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("target", nargs="*", choices=[[], *TARGETS])
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--inputs", type=int, default=-1, help="at most so many for each target")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--replay", type=Path, metavar="FILE")
     parser.add_argument("--keep", action="store_true")
