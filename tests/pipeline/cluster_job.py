@@ -29,6 +29,9 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "600m",
     "spark.sql.shuffle.partitions": "2",
+    # Each process would compile the code of each query: for few rows that takes longer than they.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
 }
 
 

@@ -28,6 +28,8 @@ def main(socket: str, folder: str) -> None:
     spark = (
         SparkSession.builder.remote("local[1]")
         .config("spark.ui.enabled", "false")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.driver.extraJavaOptions", java_options())
         .getOrCreate()
     )
