@@ -30,16 +30,15 @@ from protocol.names.format_name import (
     ConnectorName,
     DistributionListName,
     FormatName,
-    MultipleName,
     PublicName,
     SingleName,
 )
 from qmd.directory.cache import KeptAnswers
+from qmd.directory.element_errors import TARGETS_MAX, AtElement, at, no_directory, too_many
 from qmd.directory.interface import (
     KIND_NONE,
     Directory,
     MachineEntry,
-    NoDirectory,
     NotInDirectory,
     QueueEntry,
 )
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TARGETS_MAX = 10_000  # of one name; the limit of a header, protocol/names/multi_queue.py
 RESOLUTIONS_MAX = 10_000  # cached resolutions
 
 
@@ -143,10 +141,10 @@ class Resolver:
         elements = elements_of(name)
         targets: list[Target] = []
         for index, element in enumerate(elements):
-            with _at(name, index, element):
+            with at(name, index, element):
                 if isinstance(element, DistributionListName) or self._is_elsewhere(element):
                     if self.directory.kind == KIND_NONE:
-                        raise _no_directory(element)
+                        raise no_directory(element)
                     return None
                 targets.append(self._target_at_once(element, index))
         return self._keep(name, Resolution(name, tuple(targets)))
@@ -176,7 +174,7 @@ class Resolver:
             await asyncio.gather(*asked, return_exceptions=True)
         targets = tuple(target for targets, _ in found for target in targets)
         if len(targets) > TARGETS_MAX:
-            raise _too_many(name)
+            raise too_many(name)
         if not targets:
             raise Refusal(
                 "list_is_empty",
@@ -196,7 +194,7 @@ class Resolver:
         for each in spelled:
             if not isinstance(each, SingleName):
                 if self.directory.kind == KIND_NONE:
-                    raise _no_directory(each)
+                    raise no_directory(each)
                 return None
         found = self.resolve_cached(name_of(spelled))  # type: ignore[arg-type]  # all are names
         return None if found is None else self._keep(text, found)
@@ -253,7 +251,7 @@ class Resolver:
         found, expires_at = [], math.inf
         spelled = self.parse(text)
         for index, each in enumerate(spelled):
-            with _at_place(len(spelled), index, each):
+            with AtElement(len(spelled), index, each):
                 element, until = await self._understand(each)
             found.append(element)
             expires_at = min(expires_at, until)
@@ -306,7 +304,7 @@ class Resolver:
     async def _resolve_element(
         self, name: FormatName, index: int, element: SingleName
     ) -> tuple[list[Target], float]:
-        with _at(name, index, element):
+        with at(name, index, element):
             if not isinstance(element, DistributionListName):
                 target, expires_at = await self._target(element, index)
                 return [target], expires_at
@@ -359,7 +357,7 @@ class Resolver:
             key = member.key
             if not isinstance(member, DistributionListName):
                 if len(queues) >= TARGETS_MAX and key not in queues:
-                    raise _too_many(name)
+                    raise too_many(name)
                 queues.setdefault(key, member)
                 continue
             if key in seen:
@@ -450,13 +448,6 @@ def _properties(entry: QueueEntry) -> tuple[MachineEntry, bool | None, bool, str
     return entry.machine, entry.transactional, entry.authenticate, entry.privacy
 
 
-def _no_directory(name: object) -> NoDirectory:
-    return NoDirectory(
-        f"{name} needs a directory, and this queue manager has none",
-        "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
-    )
-
-
 async def _all(tasks: list[Any]) -> list[Any]:
     """Return the results in order; on the first error in order, cancel the rest and raise it."""
     running = [asyncio.ensure_future(each) for each in tasks]
@@ -466,34 +457,3 @@ async def _all(tasks: list[Any]) -> list[Any]:
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-class _at_place:  # lower case, because it is used like a function
-    """Context manager that names the element in errors, with its index if there are several."""
-
-    def __init__(self, count: int, index: int, element: object) -> None:
-        self._where = f"element {index + 1} of {count}, {element}" if count > 1 else ""
-        self._element = str(element)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, Refusal):
-            return
-        if self._where:
-            raise placed(error, self._where) from error
-        if self._element not in error.text:
-            raise placed(error, self._element) from error
-
-
-def _at(name: FormatName, index: int, element: SingleName) -> _at_place:
-    count = len(name.elements) if isinstance(name, MultipleName) else 1
-    return _at_place(count, index, element)
-
-
-def _too_many(name: FormatName) -> Refusal:
-    return Refusal(
-        "too_many_targets",
-        f"{str(name)[:80]} stands for more than {TARGETS_MAX} queues",
-        "Send to parts of it.",
-    )
