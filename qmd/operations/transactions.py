@@ -40,15 +40,14 @@ from qmd.operations.transaction import (
     PreparedEnds,
     PreparedMessages,
     Transaction,
-    by_queues,
     check_settled,
     check_taken,
     doomed,
     kept_bytes,
     seconds,
     too_much,
-    unanswered,
 )
+from qmd.operations.transaction_receipts import check_received, settle_received
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -321,7 +320,7 @@ class Transactions:
         message_receiver.stop_waiting(reader)
         message_sender = self._message_sender
         try:
-            self._check_received(transaction)
+            check_received(transaction, self._mover, message_receiver)
             if prepared is not None and not prepared.check():
                 prepared = None  # its messages have changed, and are checked and made anew
             chosen = (
@@ -339,14 +338,7 @@ class Transactions:
         # No step is refused from here on; all changes go into one batch.
         transaction.is_committing = reader.has_left = True
         batch = self._services.storage.batch
-        self._settle_received(transaction, ends)
-        for queue, mine in list(reader.taken.items()):
-            if mine:
-                message_receiver.remove(
-                    *(reader, queue, sorted(mine), b"", unanswered),
-                    transaction=transaction.id.hex(),
-                    prepared=ends.receipts.get(queue),
-                )
+        settle_received(transaction, self._mover, message_receiver, ends)
         committed = partial(self._committed, transaction, done)
         if prepared is not None:
             prepared.write(transaction.id, committed)
@@ -418,30 +410,6 @@ class Transactions:
         if transaction.doom:
             raise doomed(transaction)
         return transaction
-
-    def _check_received(self, transaction: Transaction) -> None:
-        for queue, mine in transaction.reader.taken.items():
-            if mine and queue.deleted:
-                raise Refusal(
-                    "no_such_queue",
-                    f"{queue.name} was deleted, with what the transaction had received from it",
-                    "Begin another transaction.",
-                )
-            self._message_receiver.check_numbers(transaction.reader, queue, list(mine))
-        for (source, (target, _)), lookup_ids in by_queues(transaction.moves).items():
-            messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
-            self._mover.check(source, target, messages)
-
-    def _settle_received(self, transaction: Transaction, ends: PreparedEnds) -> None:
-        for (source, (target, why)), lookup_ids in by_queues(transaction.moves).items():
-            self._mover.move_taken(
-                transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
-            )
-        for (queue, reason), lookup_ids in by_queues(transaction.rejections).items():
-            self._message_receiver.reject(
-                *(transaction.reader, queue, lookup_ids, reason, b"", unanswered),
-                prepared=ends.rejections.get((queue, reason)),
-            )
 
     def _committed(
         self, transaction: Transaction, done: Callable[[list[object]], None], ids: list[object]

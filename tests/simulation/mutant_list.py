@@ -720,9 +720,10 @@ MUTANTS = (
     ),
     Mutant(
         "messages that a transaction moves or rejects are only removed",
-        "qmd/operations/transactions.py",
-        "self._settle_received(transaction, ends)\n        for queue",
-        "for queue",
+        "qmd/operations/transaction_receipts.py",
+        "        mover.move_taken(reader, source, target, lookup_ids, transaction.id.hex(), why)\n"
+        "    for (queue, reason), lookup_ids in by_queues(transaction.rejections).items():",
+        "        pass\n    for (queue, reason), lookup_ids in ():",
         "tests/integration/operations/test_transactions.py",
     ),
     Mutant(
@@ -1267,7 +1268,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit of a transaction omits one message",
-        "qmd/operations/transactions.py",
+        "qmd/operations/transaction_receipts.py",
         '*(reader, queue, sorted(mine), b"", unanswered),',
         '*(reader, queue, sorted(mine)[1:], b"", unanswered),',
     ),
@@ -1750,12 +1751,12 @@ MUTANTS = (
     ),
     Mutant(
         "messages that a transaction rejects are received",
-        "qmd/operations/transactions.py",
-        "            self._message_receiver.reject(\n"
-        '                *(transaction.reader, queue, lookup_ids, reason, b"", unanswered),\n'
-        "                prepared=ends.rejections.get((queue, reason)),\n"
-        "            )",
-        "            pass",
+        "qmd/operations/transaction_receipts.py",
+        "        receiver.reject(\n"
+        '            *(reader, queue, lookup_ids, reason, b"", unanswered),\n'
+        "            prepared=ends.rejections.get((queue, reason)),\n"
+        "        )",
+        "        pass",
     ),
     Mutant(
         "the log lacks messages lost at a stop",
