@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -129,3 +130,21 @@ def head_of(response: Response, date: bytes, *, close: bool, chunked: bool) -> b
         parts.append(b"connection: close\r\n")
     parts.append(b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n\r\n")
     return b"".join(parts)
+
+
+def split_target(target: bytes) -> tuple[list[str], str]:
+    """Return the segments of a path, decoded, and the query.  Raises ValueError.
+
+    An encoded slash belongs to its segment.
+    """
+    if not target.startswith(b"/"):
+        scheme, separator, rest = target.partition(b"://")
+        if scheme.lower() not in (b"http", b"https") or not separator:
+            raise ValueError("the request target is neither a path nor a URL")
+        target = b"/" + rest.partition(b"/")[2]
+    path, _, query = target.partition(b"?")
+    try:
+        segments = [unquote_to_bytes(each).decode() for each in path[1:].split(b"/")]
+        return segments, query.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ValueError("the path is not UTF-8, or the query not ASCII") from error

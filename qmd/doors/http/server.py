@@ -17,16 +17,14 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from functools import partial
 from typing import cast
-from urllib.parse import unquote_to_bytes
 
 import httptools
 import structlog
 
-from qmd.control_protocol.certificates import certificate_names, expires_at_s
-from qmd.control_protocol.peer_credentials import peer_credentials
 from qmd.doors import handshakes
-from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
+from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of, split_target
 from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
+from qmd.doors.http.peer import peer_of
 from qmd.doors.http.problems import Problem, problem_response
 
 log = structlog.get_logger()
@@ -455,46 +453,3 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self.write_by = min(self.write_by, self._loop.time() + self._limits.write_s)
             self._transport.close()
-
-
-def split_target(target: bytes) -> tuple[list[str], str]:
-    """Return the segments of a path, decoded, and the query.  Raises ValueError.
-
-    An encoded slash belongs to its segment.
-    """
-    if not target.startswith(b"/"):
-        scheme, separator, rest = target.partition(b"://")
-        if scheme.lower() not in (b"http", b"https") or not separator:
-            raise ValueError("the request target is neither a path nor a URL")
-        target = b"/" + rest.partition(b"/")[2]
-    path, _, query = target.partition(b"?")
-    try:
-        segments = [unquote_to_bytes(each).decode() for each in path[1:].split(b"/")]
-        return segments, query.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise ValueError("the path is not UTF-8, or the query not ASCII") from error
-
-
-def peer_of(transport: asyncio.Transport) -> Peer:
-    """Return the client at the other end of a connection."""
-    connected = transport.get_extra_info("socket")
-    if connected is not None and connected.family == socket.AF_UNIX:
-        credentials = peer_credentials(connected)
-        return Peer("", None if credentials is None else credentials.user)
-    name = transport.get_extra_info("peername")
-    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    address = str(name[0]).removeprefix("::ffff:") if name else ""
-    own = transport.get_extra_info("sockname")
-    ends = (name[:2], own[:2]) if name and own else (None, None)
-    return Peer(address, None, _principals(tls) if tls else (), expires_at_s(tls), *ends)
-
-
-def _principals(tls: ssl.SSLObject) -> tuple[str, ...]:
-    """Return the principals of the certificate of a client: its name, or its fingerprint, first.
-
-    The connection was accepted, so the certificate is one of the authorities of `client_ca`.
-    """
-    certificate = tls.getpeercert(binary_form=True)
-    if not certificate:
-        return ()
-    return tuple(f"cert:{name}" for name in certificate_names(certificate, tls.getpeercert()))
