@@ -52,8 +52,9 @@ from storage.options import StorageOptions
 RETRY_S = 1.0
 #: Changes that are not urgent are committed after this time, unless another commit comes first.
 PATIENCE_S = 0.02
-#: Changes without packets wait for packets for this time, and until so long after others at most.
-JOIN_S = 0.001
+#: Changes without packets wait for packets for this time, and until so long after others at most;
+#: on a slow disk for the time of a commit, up to the second limit.
+JOIN_S, JOIN_MAX_S = 0.001, 0.02
 #: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
 ORDINARY_BYTES = 64 * 1024
 NEW_PART = 0.1
@@ -227,8 +228,13 @@ class Writer:
         if self._loop.time() >= self._joins_until:
             return False
         load.waits = True  # the next packets make it due
-        self._joins = self._loop.call_later(JOIN_S, self._commit_alone)
+        self._joins = self._loop.call_later(self._join_s(), self._commit_alone)
         return True
+
+    def _join_s(self) -> float:
+        """Return for how long changes wait for packets: no longer than a commit of their own takes,
+        if that is more than JOIN_S."""
+        return max(JOIN_S, min(self.ordinary_commit_s, JOIN_MAX_S))
 
     def _commit_alone(self) -> None:
         """Commit the changes that have waited for packets without effect."""
@@ -359,7 +365,7 @@ class Writer:
         if self._failure is not None:
             batch.fail(self._failure)
         if batch.load.bytes:
-            self._joins_until = self._loop.time() + JOIN_S
+            self._joins_until = self._loop.time() + self._join_s()
         elif self._began_at < self._joins_until:
             self._joins_until = 0.0
             self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile

@@ -236,6 +236,22 @@ def test_a_removal_waits_for_packets_if_some_came_during_the_last_one(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("limit_s", [20.0, 0.0])
+def test_a_removal_waits_for_packets_as_long_as_a_commit_takes(
+    limit_s: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOIN_S", 0.0)
+    monkeypatch.setattr(writer, "JOIN_MAX_S", limit_s)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, _):
+            storage._writer.ordinary_commit_s = 100.0
+            waits = await next_removal_waits(storage, removes=False, inserts=True)
+            assert waits is (limit_s > 0)
+
+    asyncio.run(scenario())
+
+
 def test_a_small_batch_after_a_large_one_leaves_the_loop_free(folder: Path) -> None:
     async def scenario() -> None:
         async with watched(folder) as (storage, commits):
