@@ -39,11 +39,15 @@ class Copies:
         )
         self.streams: dict[tuple[Host, Host], Stream] = {}
         first = self._run(self.original, 7)
+        runs = {}
         for n, host in enumerate((self.alpha, self.quebec, self.romeo)):
-            host.record(MIDNIGHT + n, "started", peer=self._run(host, 3))
+            runs[host] = self._run(host, 3)
+            host.record(MIDNIGHT + n, "started", peer=runs[host])
             if host is not self.romeo:
                 host.record(MIDNIGHT + 10, "met", peer=first)
         self.original.record(MIDNIGHT + 5, "started", peer=first)
+        for host in (self.alpha, self.quebec):
+            self.original.record(MIDNIGHT + 10, "met", peer=runs[host])
         for n in range(chance.randint(3, 6)):
             for way, host in enumerate((self.alpha, self.quebec, self.romeo)):
                 at = MIDNIGHT + ((n + 1) * 10 + way) * MINUTE
@@ -52,10 +56,12 @@ class Copies:
         run = self._run(self.original, 8)
         self.copy.record(COPIED + 5 * MINUTE, "started", peer=run)
         self.alpha.record(COPIED + 6 * MINUTE, "met", peer=run)
+        self.copy.record(COPIED + 6 * MINUTE, "met", peer=runs[self.alpha])
         if chance.random() < 0.5:
             again = self._run(self.original, 8)
             self.original.record(COPIED + 8 * MINUTE, "started", peer=again)
             self.quebec.record(COPIED + 9 * MINUTE, "met", peer=again)
+            self.original.record(COPIED + 9 * MINUTE, "met", peer=runs[self.quebec])
             self.streams.clear()
         self.streams = {ends: one for ends, one in self.streams.items() if self.alpha not in ends}
         self.ended = BEGIN

@@ -65,6 +65,15 @@ def write_a_part(chance: random.Random, logs: dict[str, Any], folder: Path) -> s
     return whole
 
 
+def keep_a_part(chance: random.Random, path: Path) -> None:
+    """Replace the log in a file by all, none or a part of it."""
+    log = parquet.read_table(path)
+    some = log.filter(pa.array(_kept(chance, chance.choice(("all", "all", *_WHAT)), log)))
+    path.unlink()
+    if len(some):
+        parquet.write_table(some, path)
+
+
 _WHAT = ("nothing", "beginning", "beginning", "end", "without", "without", "here and there", "days")
 
 

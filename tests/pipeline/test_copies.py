@@ -28,6 +28,7 @@ from pipeline.results.runs import Results
 from qmd.cli.event_files import arrow_schema
 from tests.pipeline.foreign_copies import BEGIN, Copies, run_of
 from tests.pipeline.foreign_fleet import HOUR, MIDNIGHT, MINUTE, Fleet, Host, Message, Stream
+from tests.pipeline.foreign_parts import accused_falsely, keep_a_part
 from tests.pipeline.nights import about_messages, shown
 
 SOAK = bool(os.environ.get("QMD_SOAK"))  # `make soak-pipeline`
@@ -91,6 +92,55 @@ def test_the_log_of_one_copy_decides_the_messages_of_its_own_runs(
     }
     opened = result.open[result.open.reason == "other_copy"]
     assert opened.host.to_list() == ["papa"]
+
+
+# The log of one copy and parts of the others are missing: whoever names the other run may be there.
+@pytest.mark.parametrize("seed", range(60) if SOAK else [0, 3, 11, 23])
+def test_an_unread_part_of_a_log_may_name_the_run_of_another_copy(
+    engine: Any, tmp_path: Path, seed: int
+) -> None:
+    fleet, chance = Copies(seed), random.Random(seed + 7)
+    fleet.write(tmp_path)
+    gone = chance.choice(["copy", "original"])
+    (tmp_path / f"{gone}.parquet").unlink()
+    for name in (*OTHERS, "original" if gone == "copy" else "copy"):
+        keep_a_part(chance, tmp_path / f"{name}.parquet")
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    assert accused_falsely(about_messages(result), fleet.findings) == []
+
+
+@pytest.mark.parametrize("has_hole", [False, True])
+def test_a_later_message_of_its_sequence_proves_a_loss_whichever_run_was_met(
+    engine: Any, tmp_path: Path, has_hole: bool
+) -> None:
+    """Nobody is taken for a copy, and a message that nothing follows stays open."""
+    fleet = Copies(2)
+    last = Message(
+        fleet.quebec, fleet.original, "usual", fleet.streams[fleet.quebec, fleet.original]
+    )
+    fleet.f.sent(last, fleet.ended)
+    fleet.f.acked(last, fleet.ended + 20)
+    fleet.f.life(Message(fleet.romeo, fleet.original, "last", Stream(fleet.romeo)),
+                 fleet.ended + HOUR)  # fmt: skip
+    fleet.write(tmp_path)
+    for name in ("copy", "alpha", "romeo"):
+        (tmp_path / f"{name}.parquet").unlink()
+    if has_hole:
+        path = tmp_path / "quebec.parquet"
+        log = parquet.read_table(path)
+        blocks = log["block"].to_numpy()
+        begin = blocks[log["at_ms"].to_numpy() > MIDNIGHT + 20 * MINUTE].min()
+        parquet.write_table(log.filter(pa.array((blocks < begin) | (blocks > begin + 2))), path)
+
+    result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
+
+    lost = {each for each in fleet.findings if each[1].startswith(fleet.quebec.guid)}
+    alone = set() if has_hole else {("acked_not_stored", last.id, 0, 0)}
+    assert len(lost) == 1
+    assert set(about_messages(result)) == lost | alone
+    assert ("restored", "papa") not in about_hosts(result)
 
 
 @pytest.mark.parametrize("seed", [1, 3])

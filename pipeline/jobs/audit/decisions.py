@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.audit import other_histories, other_runs, presence
+from pipeline.jobs.audit import other_histories, other_runs, presence, unread_runs
 from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
 from pipeline.jobs.audit.coverage import reason_of
 from pipeline.jobs.audit.facts import Role
@@ -28,11 +28,13 @@ def decided(
     known: EarlierState,
     copied: Mapping[int, int],
     shown: other_runs.Evidence | None = None,
+    about: unread_runs.Events | None = None,
 ) -> tuple[Frame, Any]:
     """Return the candidates, and for each the reason why it is open: "" if it is proved.
 
     `known` is the state after earlier audits, `copied` are the hosts with the logs of
-    several copies, and until when both are there, `shown` is the evidence of runs without a log.
+    several copies, and until when both are there, `shown` is the evidence of runs without a log,
+    `about` are the events of the candidates.
     """
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
@@ -54,6 +56,7 @@ def decided(
     elsewhere = None if shown is None else shown.elsewhere
     logs = other_histories.Logs(found.starts, found.runs, found.holes)
     other_histories.leave_open(rows, why, logs, spans, elsewhere)
+    unread_runs.leave_open(rows, why, about, found, spans)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"

@@ -197,13 +197,13 @@ def _of_other_copies(shown: Evidence) -> Any:
 
 def _met(found: Survey, spans: Spans) -> Frame:
     """Return the runs that hosts have met, with their names and times."""
-    met = _with_names(found.met, found.names)
-    return _with_times(met[met.number >= 0], spans)
+    met = with_names(found.met, found.names)
+    return with_times(met[met.number >= 0], spans)
 
 
 def spoken(found: Survey, met: Frame, spans: Spans) -> Frame:
     """Return with which runs hosts spoke that may be those of another copy, as `SPOKEN`."""
-    starts = _with_names(found.starts, found.names)
+    starts = with_names(found.starts, found.names)
     rows = []
     for (peer, run), part in met.groupby(["peer", "run"]):
         of_peer, met_of_peer = starts[starts.host == peer], met[met.peer == peer]
@@ -221,7 +221,7 @@ def spoken(found: Survey, met: Frame, spans: Spans) -> Frame:
         else:
             ends = []
         for each in part.itertuples() if ends else ():
-            times = [_by_clock_of(int(each.host), *end, spans) for end in ends]
+            times = [by_clock_of(int(each.host), *end, spans) for end in ends]
             last = _until(each, met, starts, found.covered)
             low, high = (min(bound) for bound in zip(*times, strict=True))
             since = low if peer in found.hosts else -END
@@ -229,7 +229,7 @@ def spoken(found: Survey, met: Frame, spans: Spans) -> Frame:
     return pd.DataFrame(rows, columns=SPOKEN.names).astype(np.int64)
 
 
-def _with_names(rows: Frame, names: dict[int, str]) -> Frame:
+def with_names(rows: Frame, names: dict[int, str]) -> Frame:
     """Add `peer` and `count`: the queue manager of each run, and its number of starts; or -1."""
     matched = [_RUN.fullmatch(names.get(int(run), "")) for run in rows.run]
     return rows.assign(
@@ -238,7 +238,7 @@ def _with_names(rows: Frame, names: dict[int, str]) -> Frame:
     )
 
 
-def _with_times(met: Frame, spans: Spans) -> Frame:
+def with_times(met: Frame, spans: Spans) -> Frame:
     """Add `low` and `high`: between which times of its own clock each run was met."""
     at = met.at_ms.to_numpy(np.float64)
     low, high = at.copy(), at.copy()
@@ -251,27 +251,34 @@ def _with_times(met: Frame, spans: Spans) -> Frame:
 
 
 def _is_elsewhere(run: Frame, met: Frame, starts: Frame, holes: Frame) -> bool:
-    """Return whether a run that no start names cannot have begun in an unread part of the log.
+    """Return whether a run that no start names cannot have begun in an unread part of the log."""
+    inside = parts_with_start(run, met, starts, holes)
+    return inside is not None and len(inside) == 0
 
-    `met` are all rows about runs of that queue manager, `run` those of this run.
+
+def parts_with_start(run: Frame, met: Frame, starts: Frame, holes: Frame) -> Frame | None:
+    """Return the `holes` of a log in which a run that no start names may have begun.
+
+    `met` are all rows about runs of that queue manager, `run` those of this run, `starts` and
+    `holes` those of its log.  None: it may have begun with a start that an earlier release logged.
     """
     number = int(run.number.iloc[0])
     if (starts.number == number).any():
-        return True  # this log had another run under that number
+        return holes[:0]  # this log had another run under that number
     if (met.high[met.number > number] < run.low.max()).any():
-        return True  # a later run was met before: both were there at one time
+        return holes[:0]  # a later run was met before: both were there at one time
     begin = starts.block[(starts.number >= 0) & (starts.number < number)].max()
     end = starts.block[starts.number > number].min()
     begin, end = (-1 if pd.isna(begin) else begin), (END if pd.isna(end) else end)
     unnamed = starts[starts.number < 0]  # of an earlier release
     if unnamed.block.between(begin, end).any():
-        return False
+        return None
     since = met.low[met.number < number].max()  # an earlier run was still there
     inside = (holes.block_last > begin) & (holes.block_first < end)
     inside &= holes.at_first <= run.high.min()
     if not pd.isna(since):
         inside &= holes.at_last >= since
-    return not inside.any()
+    return holes[inside]
 
 
 def _met_later(run: Frame, met: Frame) -> list[tuple[int, int]]:
@@ -285,7 +292,7 @@ def _met_later(run: Frame, met: Frame) -> list[tuple[int, int]]:
     return list(zip(others.host.tolist(), others.at_ms.tolist(), strict=True))
 
 
-def _by_clock_of(host: int, peer: int, at_ms: int, spans: Spans) -> tuple[int, int]:
+def by_clock_of(host: int, peer: int, at_ms: int, spans: Spans) -> tuple[int, int]:
     """Return between which times of the clock of `host` that of `peer` showed `at_ms`."""
     if abs(at_ms) == END:
         return at_ms, at_ms

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.jobs import clocks
-from pipeline.jobs.audit import clock_spans, other_runs, presence
+from pipeline.jobs.audit import clock_spans, other_runs, presence, unread_runs
 from pipeline.jobs.audit.decisions import decided
 from pipeline.jobs.audit.epochs import restored
 from pipeline.jobs.audit.facts import Facts, Role
@@ -93,7 +93,8 @@ def judge(
     ids, rows = _kept_ids(rows, found)
     compared = _compared(found, state, settings)
     shown = other_runs.evidence(engine, found, compared.spans)
-    judged, proved = _conclude(rows, found, routes, state, settings, compared, copied, shown)
+    about = unread_runs.events(engine, rows, found)
+    judged, proved = _conclude(rows, found, routes, state, settings, compared, copied, shown, about)
     judged.kept = _kept(engine, ids)
     if found.suspect_streams:
         judged.segments = _segments(engine, found, judged.kept)
@@ -261,13 +262,14 @@ def _conclude(
     compared: _Clocks,
     copied: dict[int, int],
     shown: other_runs.Evidence | None = None,
+    about: unread_runs.Events | None = None,
 ) -> tuple[AuditResult, Frame]:
     """Return the result, and the proved candidates; others stay open as a log is missing."""
     rows = _and(rows, presence.vanished(found, COLUMN_NAMES)).reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
     labels = Labels(found, routes)
-    rows, why = decided(rows, found, compared.spans, labels, state, copied, shown)
+    rows, why = decided(rows, found, compared.spans, labels, state, copied, shown, about)
     is_open = why != ""
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])
