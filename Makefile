@@ -28,6 +28,8 @@ KILLS ?= 200
 FLEETS ?= 6
 # Number of fleets that `make soak-pipeline` audits night after night, in any parts.
 NIGHTS ?= 300
+# Number of small fleets that `make soak-pipeline` audits night after night, some dozens in one audit.
+SMALL_FLEETS ?= 3000
 # The seeds of `make simulate`: how many, and the first one; or SEED: only this one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
@@ -112,6 +114,7 @@ soak-pipeline: tools ## kill two streams KILLS=200 times; then run jobs over FLE
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
 	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k 'any_fleet or restored or nearly_nothing or dies_anywhere or dies_at_any or full_at or two_runs or finds_each or no_night or last_of_many or both_engines'
 	@$(PY) -W ignore -m tests.pipeline.nights --cases $(NIGHTS)
+	@$(PY) -W ignore -m tests.pipeline.many_fleets --cases $(SMALL_FLEETS)
 
 fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \

@@ -190,15 +190,15 @@ def all_the_other_way_round(f: Fleet, source: Host, to: Host, begin: float) -> N
 def more_faults(f: Fleet) -> None:
     """Record each fault once by day, and once over midnight, between changing hosts."""
     hosts = [f.host(name) for name in ("quebec", "romeo", "sierra", "tango")]
-    for n, happens in enumerate(_HAPPENINGS * 2):
+    for n, happens in enumerate(HAPPENINGS * 2):
         source, to, _ = (hosts[(n + each) % 4] for each in range(3))
         by_day = MIDNIGHT + (2 + n) * HOUR
-        happens(f, source, to, by_day if n < len(_HAPPENINGS) else MIDNIGHT + DAY - 7 * MINUTE)
+        happens(f, source, to, by_day if n < len(HAPPENINGS) else MIDNIGHT + DAY - 7 * MINUTE)
     copies_for_two(f, *hosts[:3], MIDNIGHT + 30 * HOUR)
     receiver_put_back(f, hosts[0], MIDNIGHT + 32 * HOUR)
 
 
-_HAPPENINGS = (
+HAPPENINGS = (
     sender_put_back,
     aborted_and_journaled,
     ended_after_it_was_received,

@@ -69,14 +69,19 @@ class Snapshot:
                 self.at += 100
             self._send(source, to)
 
-    def write(self, folder: Path) -> None:
-        """Write the log of each host in two files."""
+    def logged(self) -> list[Host]:
+        """Return the hosts with the events of their logs: the history that is gone has none."""
 
         def is_logged(host: Host, event: Event) -> bool:
             return host is not self.papa or not self.copied + 200 < event["at"] < self.restored
 
         for host in self.hosts:
             host.events = [event for event in host.events if is_logged(host, event)]
+        return self.hosts
+
+    def write(self, folder: Path) -> None:
+        """Write the log of each host in two files."""
+        for host in self.logged():
             rows = host.rows()
             middle = self.chance.choice(rows)["block"]
             for part in range(2):

@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
 
+from pipeline.engines.local import LocalEngine
+from tests.pipeline import many_fleets
 from tests.pipeline.nights import check
 
 pytestmark = pytest.mark.timeout(1800)
@@ -25,3 +27,10 @@ SOAK = bool(os.environ.get("QMD_SOAK"))
 @pytest.mark.parametrize("seed", [36, 50, 305, 910039] if SOAK else [910039])
 def test_the_last_of_many_runs_says_what_one_run_says(seed: int, tmp_path: Path) -> None:
     assert check(seed, tmp_path).problems == []
+
+
+# One of each kind of fleet.  `make soak-pipeline` runs thousands.
+@pytest.mark.parametrize("first", range(100, 160 if SOAK else 110, 10))
+def test_no_night_accuses_one_of_many_small_fleets_falsely(first: int, tmp_path: Path) -> None:
+    with LocalEngine(threads=1) as engine:
+        assert many_fleets.check(engine, list(range(first, first + 10)), tmp_path) == {}
