@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench_audit [--events MILLIONS,...] [--rounds N] [--folder DIR] [--keep]
                                      [--json]
+    python -m benchmarks.bench_audit --stream MILLIONS,...
 
 DuckDB computes the same findings in one query over every message, with two threads and in a process
 of its own; the audit runs in local[2] with the settings of `qmd pipeline run audit`, in a process
@@ -11,6 +12,9 @@ during the audit; shared memory counts once.  Spark reports the shuffled records
 
 Each size has processes of its own; the cost per event of the largest size is printed beside that of
 the smallest.  With `--keep` the fleets stay in the folder and are reused by the next run.
+
+`--stream` has one stream with a few faults instead, so that each of its messages is examined, and
+the embedded engine with one thread: its memory must not grow with the stream.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -46,6 +51,39 @@ def make(events: int, folder: Path) -> None:
         faults=parse_faults(FAULTS),
     )
     generate(fleet, folder)
+
+
+def make_stream(events: int, folder: Path) -> None:
+    """Write the logs of two hosts with one stream, of about this many events."""
+    from pipeline.generator import Fleet, generate, parse_faults
+
+    faults = parse_faults("lost=3,duplicated=3")
+    messages = events // EVENTS_PER_MESSAGE
+    fleet = Fleet(
+        hosts=2, streams=1, messages=messages, days=1, plain_share=0.0, faults=faults
+    )  # fmt: skip
+    generate(fleet, folder)
+
+
+def measure_stream(logs: Path) -> dict[str, Any]:
+    """Return the figures of the embedded engine, in a process that does nothing else."""
+    from pipeline.engines.local import LocalEngine
+    from pipeline.events import find_files
+    from pipeline.generator.fleet import TRUTH
+    from pipeline.jobs.audit.job import audit
+    from pipeline.jobs.audit.state import State
+
+    truth = json.loads((logs / TRUTH).read_text())
+    wanted = Counter(each["kind"] for each in truth["findings"])
+    begun = time.process_time()
+    with LocalEngine(threads=1) as engine:
+        result = audit(engine, find_files([str(logs)]), State())
+    return {
+        "events": truth["events"],
+        "finds_the_truth": Counter(result.counts) == wanted,
+        "cpu_s": round(time.process_time() - begun, 1),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
 
 
 def measure(logs: Path, rounds: int) -> dict[str, Any]:
@@ -176,27 +214,35 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--make", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--stream", nargs="?", const="1", help="the sizes of one stream, instead")
     given = parser.parse_args()
     if given.make:
-        make(given.make, given.folder)
+        (make_stream if given.stream else make)(given.make, given.folder)
         return
     if given.measure:
-        print(json.dumps(measure(given.folder, given.rounds)))
+        print(json.dumps(measure_stream(given.folder) if given.stream
+                         else measure(given.folder, given.rounds)))  # fmt: skip
         return
+    of_stream = ("--stream",) if given.stream else ()
     folder = given.folder if given.keep else Path(tempfile.mkdtemp(dir=given.folder))
     measured: dict[str, Any] = {}
     try:
-        for millions in map(float, given.events.split(",")):
-            logs = folder / f"m{millions:g}"
+        for millions in map(float, (given.stream or given.events).split(",")):
+            logs = folder / f"{'s' if given.stream else 'm'}{millions:g}"
             if not (logs / "_truth.json").exists():
                 # Generate in another process: its memory must not count for the audit.
-                _run("--make", str(int(millions * 1e6)), "--folder", str(logs))
-            said = _run("--measure", "--folder", str(logs), "--rounds", str(given.rounds))
+                _run("--make", str(int(millions * 1e6)), "--folder", str(logs), *of_stream)
+            said = _run(
+                "--measure", "--folder", str(logs), "--rounds", str(given.rounds), *of_stream
+            )
             measured[f"{millions:g}"] = json.loads(said.splitlines()[-1])
     finally:
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)
-    if len(measured) > 1:
+    if len(measured) > 1 and given.stream:
+        peaks = [figures["peak_mb"] for figures in measured.values()]
+        measured["largest_peak_over_smallest"] = round(peaks[-1] / peaks[0], 2)
+    elif len(measured) > 1:
         each = [figures["s_for_a_million"] for figures in measured.values()]
         measured["largest_for_an_event_over_smallest"] = round(each[-1] / each[0], 2)
     if given.json:

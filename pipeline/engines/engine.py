@@ -27,6 +27,10 @@ class Engine(Protocol):
 
     name: str
     parallelism: int
+    in_parts: bool  # it holds the rows of aggregations and windows in memory
+
+    def spare_memory(self) -> None:
+        """Hold less of the tables in memory until `release`, and more of them in files."""
 
     def collect(self, work: Sequence[list[Piece]], task: Task, schema: Any) -> Any:
         """Apply `task` to each element of `work`; return an Arrow table of `schema`."""
@@ -47,8 +51,8 @@ class Engine(Protocol):
         each value of them.
         """
 
-    def keep(self, name: str, query: str) -> None:
-        """Create table `name` from a query; it is computed once."""
+    def keep(self, name: str, *queries: str) -> None:
+        """Create table `name` from the rows of all queries, one after the other; computed once."""
 
     def keep_mapped(
         self, name: str, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any

@@ -16,13 +16,16 @@ from typing import Any
 from pipeline.engines.duckdb_sql import for_duckdb
 from pipeline.engines.engine import Batches, Piece, Task, WrongQuery
 
+_ROWS_HELD = 50_000
 MEMORY = "2GB"  # of DuckDB; more goes to the temporary folder
+SPARED_MB = 192  # for each thread, while memory is spared
 
 
 class LocalEngine:
     """An engine in this process.  Use it in a `with` block, or call `close`."""
 
     name = "embedded"
+    in_parts = True
 
     def __init__(self, threads: int = 0, folder: str | None = None) -> None:
         import duckdb
@@ -41,6 +44,7 @@ class LocalEngine:
         }
         self._db = duckdb.connect(config=settings)
         self._tables: list[str] = []
+        self._is_spared = False
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -51,6 +55,29 @@ class LocalEngine:
     def close(self) -> None:
         self._db.close()
         self._folder.cleanup()
+
+    def spare_memory(self) -> None:
+        self._db.execute(f"SET memory_limit = '{SPARED_MB * self.parallelism}MB'")
+        self._is_spared = True
+
+    def _spare_no_memory(self) -> None:
+        self._db.execute(f"SET memory_limit = '{MEMORY}'")
+        self._is_spared = False
+
+    def _execute(self, statement: str) -> None:
+        self._with_memory(lambda: self._db.execute(statement))
+
+    def _with_memory(self, run: Callable[[], Any]) -> Any:
+        """Run a query, once more with all of the memory if it needs that."""
+        import duckdb
+
+        try:
+            return run()
+        except duckdb.OutOfMemoryException:
+            if not self._is_spared:
+                raise
+            self._spare_no_memory()
+            return run()
 
     def collect(self, work: Sequence[list[Piece]], task: Task, schema: Any) -> Any:
         import pyarrow as pa
@@ -68,19 +95,28 @@ class LocalEngine:
         by: str,
         distinct: Sequence[str] = (),
     ) -> None:
+        import pyarrow as pa
+
         self._drop(name)
         self._insert(name, more.slice(0, 0), is_new=True)
         lock = threading.Lock()
+        held: list[Any] = []
 
-        def add(table: Any) -> None:
+        def add(batch: Any) -> None:
             with lock:
-                self._insert(name, table)
+                held.append(batch)
+                # Many files give a few rows each, and each insertion costs milliseconds.
+                if sum(map(len, held)) >= _ROWS_HELD:
+                    self._insert(name, pa.Table.from_batches(held))
+                    held.clear()
 
-        self._each(work, task, lambda batch: add(_as_table(batch)))
+        self._each(work, task, add)
+        if held:
+            self._insert(name, pa.Table.from_batches(held))
         if len(more):
-            add(more)
+            self._insert(name, more)
         if distinct:
-            self._db.execute(
+            self._execute(
                 f"CREATE OR REPLACE TABLE {name} AS"
                 f" SELECT DISTINCT ON ({for_duckdb(', '.join(distinct))}) * FROM {name}"
             )
@@ -91,12 +127,15 @@ class LocalEngine:
             return
         self._db.register("rows_to_add", table)
         start = f"CREATE TABLE {name} AS" if is_new else f"INSERT INTO {name}"
-        self._db.execute(f"{start} SELECT * FROM rows_to_add")
+        self._execute(f"{start} SELECT * FROM rows_to_add")
         self._db.unregister("rows_to_add")
 
-    def keep(self, name: str, query: str) -> None:
+    def keep(self, name: str, *queries: str) -> None:
         self._drop(name)
-        self._db.execute(f"CREATE TABLE {name} AS {for_duckdb(query)}")
+        start = f"CREATE TABLE {name} AS"
+        for query in queries:
+            self._execute(f"{start} {for_duckdb(query)}")
+            start = f"INSERT INTO {name}"
         self._tables.append(name)
 
     def keep_mapped(
@@ -121,7 +160,7 @@ class LocalEngine:
         self._tables.append(name)
 
     def query(self, query: str) -> Any:
-        return self._db.sql(for_duckdb(query)).to_arrow_table()
+        return self._with_memory(lambda: self._db.sql(for_duckdb(query)).to_arrow_table())
 
     def over(self, name: str, rows: Any, query: str) -> Any:
         """Return a query in DuckDB's SQL over a stream of rows, as a stream that is to be closed.
@@ -148,6 +187,8 @@ class LocalEngine:
         for name in reversed(self._tables):
             self._drop(name)
         self._tables = []
+        if self._is_spared:
+            self._spare_no_memory()
 
     def _drop(self, name: str) -> None:
         found = self._db.execute(

@@ -12,11 +12,15 @@ class SparkEngine:
     """An engine over a Spark session, which it does not stop."""
 
     name = "spark"
+    in_parts = False
 
     def __init__(self, session: Any) -> None:
         self.session = session
         self.parallelism = int(session.sparkContext.defaultParallelism)
         self._kept: list[Any] = []
+
+    def spare_memory(self) -> None:
+        pass  # its tables are on disk
 
     def _map(self, work: Sequence[list[Piece]], task: Task, schema: Any) -> Any:
         # Pieces go by number: Spark would have to sort a table of paths into partitions.
@@ -56,8 +60,8 @@ class SparkEngine:
             table = table.selectExpr("*", *columns).dropDuplicates([by, *named]).drop(*named)
         self._keep(name, table)
 
-    def keep(self, name: str, query: str) -> None:
-        self._keep(name, self.session.sql(query))
+    def keep(self, name: str, *queries: str) -> None:
+        self._keep(name, self.session.sql(" UNION ALL ".join(queries)))
 
     def _keep(self, name: str, table: Any) -> None:
         from pyspark import StorageLevel

@@ -128,12 +128,15 @@ def _require_log_of_acknowledger(rows: Frame, labels: Labels) -> None:
     """Require the log of the host that acknowledged, also if the queue was redirected to it."""
     if len(rows) == 0:
         return
-    acked = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
-    for at in np.flatnonzero(acked.to_numpy(bool)):
-        host = labels.acknowledger(int(rows.acked_by[at]))
-        if host and host != rows.covering[at]:
-            rows.loc[at, ["covering", "host"]] = host
-            rows.loc[at, ["block_from", "block_to"]] = pd.NA  # these belong to another log
+    acked = ((rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()).to_numpy(bool)
+    peers = rows.acked_by[acked].astype(np.int64)
+    hosts = {int(peer): labels.acknowledger(int(peer)) for peer in peers.unique()}
+    host = peers.map(hosts)
+    host = host[(host != 0) & (host != rows.covering[acked])]
+    if len(host):
+        for name in ("covering", "host"):
+            rows.loc[host.index, name] = host.astype(rows[name].dtype)
+        rows.loc[host.index, ["block_from", "block_to"]] = pd.NA  # these belong to another log
 
 
 def _keep_open_for_other_receivers(rows: Frame, why: Any, found: Survey, spans: Spans) -> None:

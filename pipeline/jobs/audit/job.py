@@ -124,6 +124,7 @@ def audit(
     both |= histories.both_until(engine, state.copied, found.unreadable)
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
+    engine.spare_memory()
     try:
         has_facts = suspect_facts(engine, files, tasks, found, state, full=settings.full)
         judged = judge(engine, found, routes, state, settings, both, has_facts=has_facts)

@@ -235,6 +235,17 @@ def _inside(values: Frame, first: Frame, last: Frame) -> Array:
     return (at >= 0) & (values.to_numpy(np.int64) <= last.to_numpy(np.int64)[np.maximum(at, 0)])
 
 
+def settled_inside(segments: Frame, others: Frame) -> bool:
+    """Return whether one of `others` has the key of a message in one of `segments`."""
+    parts = {pair: part for pair, part in segments.groupby(["source", "stream"])}
+    for pair, some in others.groupby(["source", "stream"]):
+        if pair in parts:
+            part = parts[pair].sort_values("key_first")
+            if _inside(some.key, part.key_first, part.key_last).any():
+                return True
+    return False
+
+
 def _has(values: Array, first: int, last: int) -> bool:
     """Return whether one of the sorted `values` is in `first` to `last`."""
     return bool(np.searchsorted(values, first) < np.searchsorted(values, last, side="right"))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.jobs import clocks
-from pipeline.jobs.audit import clock_spans, other_runs, presence, unread_runs
+from pipeline.jobs.audit import clock_spans, other_runs, presence, stream_parts, unread_runs
 from pipeline.jobs.audit.decisions import decided
 from pipeline.jobs.audit.epochs import restored
 from pipeline.jobs.audit.facts import Facts, Role
@@ -33,6 +33,7 @@ from pipeline.jobs.audit.settled import (
     in_pairs,
     joined,
     others_of,
+    settled_inside,
 )
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.stream_links import destinations
@@ -71,11 +72,9 @@ def judge(
         return _conclude(rows, found, routes, state, settings, compared, copied)[0]
     engine.put("streams", _suspect_streams(found))
     engine.put("destinations", _destinations(found))
-    engine.view("messages", streams.MESSAGES)
-    # Two queries read it: candidates and segments.
-    engine.keep("ordered", streams.ORDERED)
+    stream_parts.keep_messages(engine)
     kept = state.carried
-    queries = [streams.CANDIDATES]
+    queries = []
     # Each query is another stage: skip those that cannot find anything.
     if settings.full or found.suspect_plain or len(found.dead) or len(kept):
         queries += [plain.PLAIN, plain.ORPHANS]
@@ -87,7 +86,12 @@ def judge(
     if len(found.imported) or (kept.role == Role.IMPORTED).any():
         queries.append(places.IMPORTED_TWICE)
     # Hashes have 64 bits: columns with nulls must not become floating point.
-    rows = whole_numbers(engine.query(" UNION ALL ".join(f"({query})" for query in queries)))
+    rows, fresh = _of_streams(engine, found)
+    if queries:
+        beside = engine.query(" UNION ALL ".join(f"({query})" for query in queries))
+        rows = whole_numbers(pa.concat_tables([rows, beside.cast(rows.schema)]))
+    else:
+        rows = whole_numbers(rows)
     rows = without_given(rows, engine)
     rows = _with_received(_with_again(rows, engine, found), found)
     ids, rows = _kept_ids(rows, found)
@@ -97,7 +101,8 @@ def judge(
     judged, proved = _conclude(rows, found, routes, state, settings, compared, copied, shown, about)
     judged.kept = _kept(engine, ids)
     if found.suspect_streams:
-        judged.segments = _segments(engine, found, judged.kept)
+        segments = pd.concat([found.segments, fresh]).astype(np.int64)
+        judged.segments = joined(segments, Stretches(found.covered), others_of(judged.kept))
     if settings.timelines:
         judged.timelines = timelines(engine, proved, settings.timelines)
     return judged
@@ -182,8 +187,29 @@ def _kept(engine: Engine, ids: Frame) -> Frame:
     return plain_numbers(engine.query(places.KEPT).select(list(Facts._fields)))
 
 
-def _segments(engine: Engine, found: Survey, kept: Frame) -> Frame:
-    """Return the settled segments, each stream in its own task."""
+def _of_streams(engine: Engine, found: Survey) -> tuple[Any, Frame]:
+    """Return the candidates about messages of streams, and the settled segments."""
+    rows, segments, others = [], [], []
+    none = pd.DataFrame(columns=list(_OF_OTHERS.values())).astype(np.int64)
+    for _ in stream_parts.ordered(engine):
+        rows.append(engine.query(streams.CANDIDATES))
+        if found.suspect_streams:
+            some, beside = _segments(engine, found, none)
+            segments.append(some)
+            others.append(beside)
+    known = pd.concat([none, *others], ignore_index=True)
+    if len(segments) > 1 and settled_inside(pd.concat(segments), known):
+        # One that repeats a settled message may keep those of another part apart.
+        segments = [_segments(engine, found, known)[0] for _ in stream_parts.ordered(engine)]
+    found_ = pd.concat([pd.DataFrame(columns=SEGMENT).astype(np.int64), *segments])
+    return pa.concat_tables([each.cast(rows[0].schema) for each in rows]), found_
+
+
+def _segments(engine: Engine, found: Survey, known: Frame) -> tuple[Frame, Frame]:
+    """Return the settled segments of table `ordered`, each stream in its own task.
+
+    Also return the messages of no segment, as `settled.OTHERS`; `known` are those of other parts.
+    """
     stretches = Stretches(found.covered)
 
     def join(batches: Iterable[Any]) -> Iterator[Any]:
@@ -194,13 +220,15 @@ def _segments(engine: Engine, found: Survey, kept: Frame) -> Frame:
             good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
             others = table.filter(pc.invert(table["is_good"])).select(list(_OF_OTHERS))
             others = whole_numbers(others).fillna(-1).rename(columns=_OF_OTHERS)
-            yield pa.RecordBatch.from_pandas(
-                joined(good, stretches, others)[SEGMENT], _SEGMENTS, preserve_index=False
-            )
+            segments = joined(good, stretches, pd.concat([known, others]))[SEGMENT]
+            yield pa.RecordBatch.from_pandas(segments, _SEGMENTS, preserve_index=False)
 
-    fresh = engine.mapped(streams.SEGMENTS, join, _SEGMENTS).to_pandas()
-    segments = pd.concat([found.segments, fresh[SEGMENT]]).astype(np.int64)
-    return joined(segments, stretches, others_of(kept))
+    segments = engine.mapped(streams.SEGMENTS, join, _SEGMENTS).to_pandas()
+    if not engine.in_parts:
+        return segments, known
+    query = f"SELECT {', '.join(_OF_OTHERS)} FROM ({streams.SEGMENTS}) each WHERE NOT is_good"
+    others = whole_numbers(engine.query(query)).fillna(-1).rename(columns=_OF_OTHERS)
+    return segments, others.astype(np.int64)
 
 
 def _destinations(found: Survey) -> Any:

@@ -55,6 +55,14 @@ LEFT JOIN streams USING (source, stream)
 LEFT JOIN destinations ON sent_queue = destinations.sent_to
 """
 
+
+def messages_of(first: int, last: int) -> str:
+    """Return the query `MESSAGES` for the messages with these numbers."""
+    return MESSAGES.replace(
+        "FROM facts\n  WHERE", f"FROM facts\n  WHERE number BETWEEN {first} AND {last} AND"
+    )
+
+
 #: Each message with what was sent and accepted before and after it.
 ORDERED = """
 SELECT *,
