@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
 
+from pipeline.engines import local
 from pipeline.events import find_files
 from pipeline.jobs.audit import stream_parts
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
@@ -58,3 +59,25 @@ def test_parts_of_streams_show_what_all_of_them_show(
     assert rows(parts.findings) == rows(whole.findings)
     assert rows(state.segments) == rows(known.segments)
     assert rows(state.carried) == rows(known.carried)
+
+
+def test_a_query_that_needs_more_than_the_spared_memory_gets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def limit() -> str:
+        found = engine.query("SELECT current_setting('memory_limit') AS n").column("n")
+        return str(found[0].as_py())
+
+    monkeypatch.setattr(local, "SPARED_MB", 16)
+    with local.LocalEngine(threads=1) as engine:
+        full = limit()
+        engine.spare_memory()
+        spared = limit()
+
+        rows = engine.query("SELECT len(list(range)) AS n FROM range(4000000)")
+
+        assert rows.column("n").to_pylist() == [4_000_000]
+        assert spared != full == limit()
+        engine.spare_memory()
+        engine.release()
+        assert limit() == full
