@@ -18,7 +18,7 @@ from pipeline.engines.engine import Batches, Piece, Task, WrongQuery
 
 _ROWS_HELD = 50_000
 MEMORY = "2GB"  # of DuckDB; more goes to the temporary folder
-SPARED_MB = 192  # for each thread, while memory is spared
+SPARED_MB = 128  # for each thread, while memory is spared
 
 
 class LocalEngine:
@@ -109,12 +109,15 @@ class LocalEngine:
                 if sum(map(len, held)) >= _ROWS_HELD:
                     self._insert(name, pa.Table.from_batches(held))
                     held.clear()
+                    pa.default_memory_pool().release_unused()
 
         self._each(work, task, add)
         if held:
             self._insert(name, pa.Table.from_batches(held))
+        held.clear()
         if len(more):
             self._insert(name, more)
+        pa.default_memory_pool().release_unused()  # what the files were read with
         if distinct:
             self._execute(
                 f"CREATE OR REPLACE TABLE {name} AS"

@@ -69,14 +69,18 @@ class Snapshot:
                 self.at += 100
             self._send(source, to)
 
+    @property
+    def looks_like_a_crash(self) -> bool:
+        """Whether papa did all that is gone within a minute: an audit accuses it then."""
+        gone = [event["at"] for event in self.papa.events if self._is_gone(event)]
+        return bool(gone) and max(gone) - self.copied < MINUTE + 1000
+
+    def _is_gone(self, event: Event) -> bool:
+        return self.copied + 200 < event["at"] < self.restored
+
     def logged(self) -> list[Host]:
         """Return the hosts with the events of their logs: the history that is gone has none."""
-
-        def is_logged(host: Host, event: Event) -> bool:
-            return host is not self.papa or not self.copied + 200 < event["at"] < self.restored
-
-        for host in self.hosts:
-            host.events = [event for event in host.events if is_logged(host, event)]
+        self.papa.events = [event for event in self.papa.events if not self._is_gone(event)]
         return self.hosts
 
     def write(self, folder: Path) -> None:

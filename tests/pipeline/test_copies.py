@@ -94,7 +94,7 @@ def test_the_log_of_one_copy_decides_the_messages_of_its_own_runs(
     assert opened.host.to_list() == ["papa"]
 
 
-# The log of one copy and parts of the others are missing: whoever names the other run may be there.
+# The log of one copy is missing, and so are parts of the others, which may name its run.
 @pytest.mark.parametrize("seed", range(60) if SOAK else [0, 3, 11, 23])
 def test_an_unread_part_of_a_log_may_name_the_run_of_another_copy(
     engine: Any, tmp_path: Path, seed: int
@@ -115,7 +115,7 @@ def test_an_unread_part_of_a_log_may_name_the_run_of_another_copy(
 def test_a_later_message_of_its_sequence_proves_a_loss_whichever_run_was_met(
     engine: Any, tmp_path: Path, has_hole: bool
 ) -> None:
-    """Nobody is taken for a copy, and a message that nothing follows stays open."""
+    """No host is taken for a copy, and a message that nothing follows stays open."""
     fleet = Copies(2)
     last = Message(
         fleet.quebec, fleet.original, "usual", fleet.streams[fleet.quebec, fleet.original]
