@@ -269,9 +269,11 @@ CREATE TABLE reader_queue (
     UNIQUE (reader_id, queue)
 );
 
+-- A run of messages with successive positions and successive keys; the columns name its last one.
 CREATE TABLE reservation (
-    id  INTEGER PRIMARY KEY,                     -- reader_queue.id << 44 | position
-    key INTEGER NOT NULL                         -- of a row of `message`
+    id       INTEGER PRIMARY KEY,                -- reader_queue.id << 44 | position
+    key      INTEGER NOT NULL,                   -- of a row of `message`
+    messages INTEGER NOT NULL DEFAULT 1
 );
 
 CREATE TABLE stage (

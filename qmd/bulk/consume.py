@@ -14,6 +14,7 @@ from zlib import crc32
 
 from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
+from qmd.core.number_set import Run, runs_of
 from qmd.core.packet_fields import which_may_want_word
 from qmd.events.header import EventHeader, Kind, runs_of_sources
 from qmd.operations.receive import ACKNOWLEDGED_AT_ONCE
@@ -21,6 +22,7 @@ from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
+from storage.tables.runs import held_runs
 
 if TYPE_CHECKING:
     import sqlite3
@@ -63,68 +65,74 @@ class Consumer:
         page = await self._services.storage.read(
             partial(_held_page, reader_queue_id=held.id, after=held.position, until=end)
         )
-        position = end if page.end is None else page.end
+        position = page.end
         prepared = None
         if len(page.requesting) > ACKNOWLEDGED_AT_ONCE and not queue.holds_ended:
             prepared = await self._removals.prepare(page.requesting)
         # Each message may need a number for an acknowledgment, a final ack and a copy.
-        while not self._services.ids.suffice(3 * len(page.lookup_ids)):
+        while not self._services.ids.suffice(3 * len(page.packets)):
             await self._services.storage.batch.barrier()
-        lookup_ids, size = page.lookup_ids, page.size
+        runs = [run for run, _ in page.runs]
+        messages, size = len(page.packets), page.size
         batch = self._services.storage.batch
-        queue.reserved.begin_removal(lookup_ids)
+        queue.reserved.begin_removal(runs)
         header = EventHeader(Kind.RECEIVED, queue=queue.name)
-        for messages in page.recorded:
-            self._recorder.record_messages(header, *messages)
-        to_report = page.intact if queue.payer.journal else page.requesting
+        for of_source in page.recorded:
+            self._recorder.record_messages(header, *of_source)
+        to_report = page.requesting
+        if queue.payer.journal:
+            to_report = list(zip(page.lookup_ids, page.packets, strict=True))
         if to_report:
             reported = [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
             self._dead_letters.received(queue, reported, prepared)
         base = queue.id << LOOKUP_BITS
-        batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
+        batch.delete_message_runs(
+            [(base | first, base | last, of_run) for (first, last), of_run in page.runs]
+        )
         done = batch.run(
             partial(
                 reservations.consumed,
                 reader_queue_id=held.id,
                 position=position,
-                messages=len(lookup_ids),
+                messages=messages,
                 size=size,
             )
         )
         if page.broken:
             self._damage.whole_messages(queue, page.broken)
         await asyncio.shield(done)
-        queue.reserved.end_removal(lookup_ids, size)
+        queue.reserved.end_removal(runs, size)
         broken = [row.key & LOOKUP_MASK for row in page.broken]
-        queue.reserved.release([*broken, *page.gone], are_there=False)
-        _add_consumed(held, position, len(lookup_ids), size)
-        return len(lookup_ids), size
+        queue.reserved.release([*runs_of(broken), *page.gone], are_there=False)
+        _add_consumed(held, position, messages, size)
+        return messages, size
 
     async def _consume_shared(self, held: ReaderQueue, end: int) -> tuple[int, int]:
         """Advance the position of a shared reader; the messages stay in the queue."""
-        keys, last = await self._services.storage.read(
+        runs = await self._services.storage.read(
             partial(
-                reservations.held_keys,
+                held_runs,
                 reader_queue_id=held.id,
                 after=held.position,
                 until=end,
-                rows_max=PIECE_MESSAGES,
+                runs_max=PIECE_MESSAGES,
             )
         )
-        position = last if len(keys) == PIECE_MESSAGES else end
+        position = runs[-1].end if len(runs) == PIECE_MESSAGES else end
+        messages = sum(run.messages for run in runs)
         await self._services.storage.batch.run(
             partial(
                 reservations.consumed,
                 reader_queue_id=held.id,
                 position=position,
-                messages=len(keys),
+                messages=messages,
                 size=0,
             )
         )
-        held.queue.reserved.release([key & LOOKUP_MASK for key in keys], are_there=True)
-        _add_consumed(held, position, len(keys), 0)
+        held.queue.reserved.release([run.places for run in runs], are_there=True)
+        _add_consumed(held, position, messages, 0)
         held.queue.wake_readers()
-        return len(keys), 0
+        return messages, 0
 
 
 def _add_consumed(held: ReaderQueue, position: int, messages: int, size: int) -> None:
@@ -134,21 +142,22 @@ def _add_consumed(held: ReaderQueue, position: int, messages: int, size: int) ->
 
 
 class _Page(NamedTuple):
-    """The next reservations of a range, sorted on the thread that reads the disk."""
+    """The next messages of a range, sorted on the thread that reads the disk."""
 
-    end: int | None  # the position of the last one; None: the range has no more
+    end: int  # the position of the last one, or of the range
     lookup_ids: list[int]  # of the intact messages
-    intact: list[tuple[int, bytes]]  # their lookup ids and packets
+    packets: tuple[bytes, ...]
+    runs: list[tuple[Run, int]]  # of their lookup ids, with the bytes of each run
     size: int  # of their packets
     requesting: list[tuple[int, bytes]]  # those that may request an acknowledgment
     #: The intact messages for the event log: source, numbers, sizes, places.
     recorded: list[tuple[bytes, list[int], list[int], list[int]]]
     broken: list[MessageRow]
-    gone: list[int]  # lookup ids of messages that the disk does not have
+    gone: list[Run]  # lookup ids of messages that the disk does not have
 
 
 def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: int) -> _Page:
-    rows = reservations.held_page(
+    found = reservations.held_page(
         db,
         reader_queue_id,
         after,
@@ -156,28 +165,25 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
         rows_max=PIECE_MESSAGES,
         bytes_max=PIECE_BYTES,
     )
-    if not rows:
-        return _Page(None, [], [], 0, [], [], [], [])
-    positions, keys, checksums, _, _, packets = zip(*rows, strict=True)
-    lookup_ids = [key & LOOKUP_MASK for key in keys]
+    packets = found.packets
+    lookup_ids = [key & LOOKUP_MASK for key in found.keys]
     broken: list[MessageRow] = []
-    gone: list[int] = []
-    if None not in packets and tuple(map(crc32, packets)) == checksums:
-        intact = list(zip(lookup_ids, packets, strict=True))
-    else:
-        intact = []
-        for lookup_id, row in zip(lookup_ids, rows, strict=True):
-            _, key, checksum, _, _, packet = row
-            if packet is None:
-                gone.append(lookup_id)
-            elif is_whole(packet, checksum):
-                intact.append((lookup_id, packet))
-            else:
-                broken.append(
-                    MessageRow(key, 0, None, None, 0, 0, None, checksum, None, None, packet)
-                )
-        lookup_ids = [lookup_id for lookup_id, _ in intact]
-        packets = tuple([packet for _, packet in intact])
+    if tuple(map(crc32, packets)) != found.checksums:
+        intact = [
+            index
+            for index, packet in enumerate(packets)
+            if is_whole(packet, found.checksums[index])
+        ]
+        damaged = set(range(len(packets))).difference(intact)
+        broken = [
+            MessageRow(
+                *(found.keys[index], 0, None, None, 0, 0, None),
+                *(found.checksums[index], None, None, packets[index]),
+            )
+            for index in sorted(damaged)
+        ]
+        lookup_ids = [lookup_ids[index] for index in intact]
+        packets = tuple([packets[index] for index in intact])
     sizes = list(map(len, packets))
     recorded = [
         (source, numbers, sizes[first:last], lookup_ids[first:last])
@@ -185,12 +191,23 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
         for last in [first + len(numbers)]
     ]
     return _Page(
-        None if positions[-1] == until else positions[-1],
+        found.end,
         lookup_ids,
-        intact,
+        packets,
+        _runs_with_sizes(lookup_ids, sizes),
         sum(sizes),
-        [intact[index] for index in which_may_want_word(packets)],
+        [(lookup_ids[index], packets[index]) for index in which_may_want_word(packets)],
         recorded,
         broken,
-        gone,
+        [(run.first & LOOKUP_MASK, run.last & LOOKUP_MASK) for run in found.gone],
     )
+
+
+def _runs_with_sizes(lookup_ids: list[int], sizes: list[int]) -> list[tuple[Run, int]]:
+    found: list[tuple[Run, int]] = []
+    at = 0
+    for first, last in runs_of(lookup_ids):
+        end = at + last - first + 1
+        found.append(((first, last), sum(sizes[at:end])))
+        at = end
+    return found

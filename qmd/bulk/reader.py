@@ -13,6 +13,7 @@ from protocol.identifiers import guid_text
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import reservations
 from storage.tables.reservations import ReaderQueueRow, ReaderRow
+from storage.tables.runs import Run
 
 if TYPE_CHECKING:
     import sqlite3
@@ -59,13 +60,13 @@ class StoredReaders(NamedTuple):
 
     readers: list[ReaderRow]
     queues: list[ReaderQueueRow]
-    keys: list[tuple[int, int]]  # id of the reader's queue, key of the message
+    runs: list[tuple[int, Run]]  # id of the reader's queue, keys of messages
 
 
 def read_stored(db: sqlite3.Connection) -> StoredReaders:
     """Return all readers with their queues and reservations."""
     return StoredReaders(
-        reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db)
+        reservations.list_readers(db), reservations.list_queues(db), reservations.runs(db)
     )
 
 
@@ -87,7 +88,7 @@ def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
         "reserved": held.next - 1,
         "arrival": held.arrival,
         "messages": held.reserved,
-        "ready": max(queue.messages - len(queue.taken), 0),
+        "ready": max(queue.messages - queue.unready, 0),
         "opened_at_s": reader.opened_at_s,
         "quiet_s": round(now - reader.active_at, 1),
         "reserved_at_s": held.reserved_at_s or None,

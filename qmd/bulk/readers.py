@@ -48,10 +48,10 @@ class Readers:
                 self._stale.append(each.id)
                 continue
             queues[each.id] = self.add_queue(by_id[each.reader_id], queue, each)
-        for queue_id, key in stored.keys:
+        for queue_id, run in stored.runs:
             held = queues.get(queue_id)
             if held is not None:
-                held.queue.reserved.add(key & LOOKUP_MASK, shared=held.shared)
+                held.queue.reserved.restore(run.first & LOOKUP_MASK, run.last & LOOKUP_MASK)
 
     def add(self, row: ReaderRow) -> Reader:
         """Add a reader that the storage has, without queues."""

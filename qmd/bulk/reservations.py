@@ -22,14 +22,14 @@ import structlog
 from qmd.access.demands import TO_RECEIVE, TO_RELEASE
 from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.access.things import thing_of
-from qmd.bulk.consume import PIECE_MESSAGES, Consumer
+from qmd.bulk.consume import Consumer
 from qmd.bulk.reader import Reader, ReaderQueue, id_text
 from qmd.bulk.reader_start import check_start
 from qmd.bulk.reserve_next import UNBOUNDED, Bounds, Reserver
 from qmd.errors import Refusal
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import reservations
-from storage.tables.keys import LOOKUP_MASK
+from storage.tables.runs import held_runs
 
 if TYPE_CHECKING:
     import sqlite3
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Messages of one queue that one request reserves: memory holds an entry for each.
+#: Messages of one queue that one request reserves.
 MESSAGES_MAX = 1_000_000
 NO_LIMIT_BYTES = 1 << 62
 OF_READER = "all queues of the reader"
@@ -207,7 +207,7 @@ class Reservations:
                 "end": end,
                 "messages": messages,
                 "bytes": size,
-                "more": end < held.next - 1 or queue.messages > len(queue.taken),
+                "more": end < held.next - 1 or queue.messages > queue.unready,
             }
 
     async def _reserved(
@@ -330,11 +330,10 @@ class Reservations:
                     held,
                     await self._services.storage.read(
                         partial(
-                            reservations.held_keys,
+                            held_runs,
                             reader_queue_id=held.id,
                             after=held.position,
                             until=held.next,
-                            rows_max=MESSAGES_MAX + PIECE_MESSAGES,
                         )
                     ),
                 )
@@ -349,8 +348,8 @@ class Reservations:
                     forget_reader=forget and len(chosen) == len(reader.queues),
                 )
             )
-            for held, (keys, _) in rows:
-                held.queue.reserved.release([key & LOOKUP_MASK for key in keys], are_there=True)
+            for held, runs in rows:
+                held.queue.reserved.release([run.places for run in runs], are_there=True)
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES
 from qmd.bulk.reader import ReaderQueue
+from qmd.core.number_set import Run, runs_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole_message
-from storage.tables import reservations
+from storage.tables import reservation_choice, reservations
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
+from storage.tables.reservation_choice import Limits
+from storage.tables.runs import Run as KeyRun
 
 if TYPE_CHECKING:
     from qmd.bulk.range_read import Ranges
@@ -25,11 +28,16 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 
-class _Candidates(NamedTuple):
-    """Lookup ids of messages in the order of arrival, and the sizes of their packets."""
+#: Messages that one commit reserves: it only looks whether they exist.
+STEP_MESSAGES = 32_768
 
-    lookup_ids: list[int]
-    sizes: list[int]
+
+class _Candidates(NamedTuple):
+    """Messages in the order of arrival, as runs of lookup ids."""
+
+    runs: list[Run]
+    messages: int
+    bytes: int  # of their packets
 
 
 class Bounds(NamedTuple):
@@ -75,14 +83,12 @@ class Reserver:
         """
         queue = held.queue
         while True:
-            found = await self._choose(
-                held, after, messages_max, min(bytes_max, PIECE_BYTES), bounds
-            )
-            if not one_always and found.lookup_ids and found.sizes[0] > bytes_max:
+            found = await self._choose(held, after, messages_max, bytes_max, bounds)
+            if not one_always and found.bytes > bytes_max:
                 return ReservedPiece(0, 0, after)  # `_choose` always returns one message
             if queue.deleted:
                 raise queue_deleted(held.reader.name, queue.name)
-            taken = _take(held, found.lookup_ids)
+            taken = queue.reserved.add_stored(found.runs, shared=held.shared)
             if not taken:
                 return ReservedPiece(0, 0, after)
             count, size, arrival = await self._commit(held, found, taken)
@@ -92,37 +98,39 @@ class Reserver:
             after = max(after, held.arrival)
 
     async def _commit(
-        self, held: ReaderQueue, found: _Candidates, taken: list[int]
+        self, held: ReaderQueue, found: _Candidates, taken: list[Run]
     ) -> tuple[int, int, int]:
         """Reserve messages that are taken in memory; return number, bytes and last arrival."""
         queue = held.queue
         base = queue.id << LOOKUP_BITS
         express = self._store_express(queue, taken)
         now_s = int(self._services.environment.time())
-        arrival = taken[-1] & ARRIVAL_MAX
-        first, keys = await self._services.storage.batch.run(
+        arrival = taken[-1][1] & ARRIVAL_MAX
+        done = await self._services.storage.batch.run(
             partial(
                 reservations.reserve,
                 reader_queue_id=held.id,
-                candidates=[base | each for each in taken],
+                candidates=[KeyRun(base | first, base | last) for first, last in taken],
                 at_s=now_s,
                 arrival=arrival if held.shared else None,
             )
         )
         for lookup_id in express:
             queue.reserved.now_stored(lookup_id)
-        size = sum(found.sizes)
-        if len(keys) < len(found.lookup_ids):
-            there = {key & LOOKUP_MASK for key in keys}
-            queue.reserved.release([each for each in taken if each not in there], are_there=False)
-            pairs = zip(found.lookup_ids, found.sizes, strict=True)
-            size = sum(each for lookup_id, each in pairs if lookup_id in there)
-        held.next, held.reserved_at_s = first + len(keys), now_s
+        count, size = sum(run.messages for run in done.runs), found.bytes
+        held.next, held.reserved_at_s = done.position + count, now_s
         if held.shared:
             held.arrival = arrival
-        return len(keys), size, arrival
+        if done.missing:
+            queue.reserved.release(
+                [(first & LOOKUP_MASK, last & LOOKUP_MASK) for first, last in done.missing],
+                are_there=False,
+            )
+        if count < found.messages:
+            size = await self._services.storage.read(partial(reservations.bytes_of, runs=done.runs))
+        return count, size, arrival
 
-    def _store_express(self, queue: LocalQueue, taken: list[int]) -> list[int]:
+    def _store_express(self, queue: LocalQueue, taken: list[Run]) -> list[int]:
         """Write taken express messages to disk with the open batch; return their lookup ids.
 
         A reader may request them again after a crash.
@@ -130,7 +138,12 @@ class Reserver:
         if not queue.express:
             return []
         base = queue.id << LOOKUP_BITS
-        messages = [whole_message(queue.express[each]) for each in taken if each in queue.express]
+        messages = [
+            whole_message(queue.express[each])
+            for first, last in taken
+            for each in range(first, last + 1)
+            if each in queue.express
+        ]
         for message in messages:
             self._services.storage.batch.insert_message(
                 base | message.lookup_id,
@@ -157,60 +170,38 @@ class Reserver:
         queue = held.queue
         until = min(await self._ranges.frontier(), bounds.arrival)
         now_s = self._services.clock.now_s
-        rows_max = min(messages_max, PIECE_MESSAGES)
-        if not held.shared:
-            busy = set(queue.taken)
-        elif len(queue.taken) == len(queue.reserved):  # every reserved message is taken
-            busy = set[int]()
-        else:  # a shared reader may also get messages that other shared readers reserved
-            busy = queue.taken.keys() - queue.reserved.keys()
+        rows_max = min(messages_max, STEP_MESSAGES)
+        if queue.express:  # the commit may have to store them
+            rows_max, bytes_max = min(rows_max, PIECE_MESSAGES), min(bytes_max, PIECE_BYTES)
         found = await self._services.storage.read(
             partial(
-                reservations.choose,
+                reservation_choice.choose,
                 queue_id=queue.id,
+                limits=Limits(rows_max, bytes_max, now_s, bounds.at_ms, stop_at_busy=held.shared),
+                busy=queue.reserved.busy(shared=held.shared),
                 after=after,
                 until=until,
-                busy=busy,
-                stop_at_busy=held.shared,
-                until_ms=bounds.at_ms,
-                now_s=now_s,
-                rows_max=rows_max,
-                bytes_max=bytes_max,
+                with_sizes=bool(queue.express),
             )
         )
-        stored = _Candidates([key & LOOKUP_MASK for key in found.keys], found.sizes)
-        if not queue.express:
-            return stored
-        sizes = dict(zip(*stored, strict=True))
+        if found.sizes is None:
+            runs = [(first & LOOKUP_MASK, last & LOOKUP_MASK) for first, last in found.runs]
+            return _Candidates(runs, found.messages, found.bytes)
+        sizes = {key & LOOKUP_MASK: size for key, size in found.sizes.items()}
         within = ARRIVAL_MAX
-        if len(found.keys) == rows_max or sum(stored.sizes) >= bytes_max:
-            within = found.keys[-1] & ARRIVAL_MAX
+        if found.messages == rows_max or found.bytes >= bytes_max:
+            within = found.runs[-1].last & ARRIVAL_MAX
         if found.stop is not None:
             within = min(within, found.stop & ARRIVAL_MAX)
         for lookup_id, message in queue.express.items():
             if (
                 after < lookup_id & ARRIVAL_MAX <= min(within, until)
-                and lookup_id not in queue.taken
+                and not queue.is_busy_with(lookup_id)
                 and (message.expires_at_s is None or message.expires_at_s >= now_s)
                 and (bounds.at_ms is None or message.arrived_at_ms <= bounds.at_ms)
             ):
                 sizes[lookup_id] = len(message.packet)
         return _first(sizes, rows_max, bytes_max)
-
-
-def _take(held: ReaderQueue, lookup_ids: list[int]) -> list[int]:
-    """Reserve messages in memory; return the lookup ids of those that were free."""
-    queue = held.queue
-    others_have_none = not held.shared or queue.taken.keys().isdisjoint(lookup_ids)
-    if others_have_none and not queue.express:
-        return queue.reserved.add_stored(lookup_ids)
-    taken: list[int] = []
-    for lookup_id in lookup_ids:
-        if queue.reserved.add(lookup_id, shared=held.shared):
-            taken.append(lookup_id)
-        elif held.shared:
-            break  # an application takes it at this moment: the later messages have to wait
-    return taken
 
 
 def _first(sizes: dict[int, int], rows_max: int, bytes_max: int) -> _Candidates:
@@ -225,7 +216,7 @@ def _first(sizes: dict[int, int], rows_max: int, bytes_max: int) -> _Candidates:
             break
         chosen.append(lookup_id)
         size += sizes[lookup_id]
-    return _Candidates(chosen, [sizes[each] for each in chosen])
+    return _Candidates(runs_of(chosen), len(chosen), size)
 
 
 def queue_deleted(reader: str, queue: str) -> Refusal:

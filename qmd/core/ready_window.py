@@ -14,9 +14,9 @@ on from the horizon and moves it up. Express messages exist only in memory: they
 number, and wait at the horizon until the messages that may precede them have been read.
 
 A taken message is still on disk. Its key is remembered until `remove` or `put_back`, because a
-refill may read the message again. Call `remove` only when no refill that begins later can see the
-row: after the commit that deleted it, or once that commit precedes every further read in the
-writer's queue.
+refill may read the message again; so are the keys of `hold_run`. Call `remove` only when no refill
+that begins later can see the row: after the commit that deleted it, or once that commit precedes
+every further read in the writer's queue.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
+
+from qmd.core.number_set import NumberSet, Run
 
 LEVEL_SHIFT_BITS = 44  # a key is level << 44 | arrival
 LEVELS = 16
@@ -56,6 +58,8 @@ class ReadyWindow(Generic[Item]):
         "_express",
         "_first_level",
         "_gone",
+        "_gone_runs",
+        "_held",
         "_horizon",
         "_missed",
         "_refill_from",
@@ -81,10 +85,12 @@ class ReadyWindow(Generic[Item]):
         self._horizon = _NOWHERE
         self._taken: set[int] = set()  # stored entries only
         self._taken_express: set[int] = set()
+        self._held: NumberSet | None = None  # stored entries that were taken in runs
         # While a refill is under way:
         self._refill_from: int | None = None
         # Keys removed during the refill; the rows may still contain them.
         self._gone: set[int] = set()
+        self._gone_runs: NumberSet | None = None
         # Entries added during the refill, beyond the horizon.
         self._arrived: list[tuple[int, Item, int]] = []
         self._arrived_bytes = 0
@@ -124,13 +130,19 @@ class ReadyWindow(Generic[Item]):
 
         Nothing changes if a refill has already read the stored message.
         """
+        if self._gone_runs is not None:
+            self._gone_runs.discard(key, key)
         self._gone.discard(key)  # the message was moved to another queue and has returned
         if not stored:
             self._insert(self._express, (key, item, size))
         elif key >= self._horizon:
             if self._refill_from is not None:
                 self._remember_arrival(key, item, size)
-        elif key not in self._taken and self._insert(self._stored, (key, item, size)):
+        elif (
+            key not in self._taken
+            and (self._held is None or key not in self._held)
+            and self._insert(self._stored, (key, item, size))
+        ):
             self._entries += 1
             self._bytes += size
             if self._entries > self._entries_max or self._bytes > self._bytes_max:
@@ -150,6 +162,8 @@ class ReadyWindow(Generic[Item]):
             or keys[-1] >= self._horizon
             or keys[-1] >> LEVEL_SHIFT_BITS != level
             or not self._taken.isdisjoint(keys)
+            or (self._held is not None and self._held.touches(keys[0], keys[-1]))
+            or self._gone_runs is not None
             or keys != sorted(keys)
         ):
             for key, item, size in entries:
@@ -225,18 +239,32 @@ class ReadyWindow(Generic[Item]):
 
     def hold(self, key: int) -> bool:
         """Take this stored message, even if it is on disk only. False: it is already taken."""
-        if key in self._taken:
+        if key in self._taken or (self._held is not None and key in self._held):
             return False
         self.take(key)
         self._taken.add(key)
         return True
 
-    def hold_all(self, keys: Collection[int]) -> None:
-        """Take stored messages as `hold` does; none of them may be taken already."""
-        if self._entries:
-            for key in keys:
-                self.take(key)
-        self._taken.update(keys)
+    def hold_run(self, first: int, last: int) -> None:
+        """Take stored messages as `hold` does, all that have these keys; none may be taken."""
+        if self._held is None:
+            self._held = NumberSet()
+        self._held.add(first, last)
+        if not self._entries:
+            return
+        if last - first < FEW:
+            for key in range(first, last + 1):
+                if (entry := _extract(self._stored[key >> LEVEL_SHIFT_BITS], key)) is not None:
+                    self._entries -= 1
+                    self._bytes -= entry[2]
+            return
+        for level in range(first >> LEVEL_SHIFT_BITS, (last >> LEVEL_SHIFT_BITS) + 1):
+            lane = self._stored[level]
+            if lane and lane[0][0] <= last and lane[-1][0] >= first:
+                left = [entry for entry in lane if not first <= entry[0] <= last]
+                self._entries -= len(lane) - len(left)
+                self._bytes -= sum([size for _, _, size in lane]) - sum([it[2] for it in left])
+                self._stored[level] = deque(left)
 
     def put_back(self, key: int, item: Item, size: int) -> None:
         """Return a taken message to its place, unless it is on disk and a refill will read it."""
@@ -252,6 +280,7 @@ class ReadyWindow(Generic[Item]):
         if self._refill_from is not None:
             self._gone.add(key)
         self.take(key)
+        self._let_go(key, key)
         self._taken.discard(key)
         self._taken_express.discard(key)
 
@@ -264,6 +293,25 @@ class ReadyWindow(Generic[Item]):
         for key in others:
             self.remove(key)
 
+    def remove_run(self, first: int, last: int) -> None:
+        """Remove messages that were taken by `hold_run` permanently, as `remove` does."""
+        if self._refill_from is not None:
+            if self._gone_runs is None:
+                self._gone_runs = NumberSet()
+            self._gone_runs.add(first, last)
+        self._let_go(first, last)
+
+    def return_runs(self, runs: Sequence[Run]) -> None:
+        """Return messages that were taken by `hold_run`: they are ready, and on disk."""
+        for first, last in runs:
+            self._let_go(first, last)
+        self.leave_on_disk(min(first for first, _ in runs))
+
+    def _let_go(self, first: int, last: int) -> None:
+        if self._held is not None:
+            self._held.discard(first, last)
+            self._held = self._held or None
+
     def clear_to_disk(self, from_key: int) -> None:
         """Forget the stored messages from `from_key` on; a refill reads them again.
 
@@ -271,16 +319,18 @@ class ReadyWindow(Generic[Item]):
         """
         self._forget_from(from_key)
         self._taken = {key for key in self._taken if key < from_key}
+        if self._held is not None:
+            runs = ((first, min(last, from_key - 1)) for first, last in self._held.runs())
+            self._held = NumberSet(run for run in runs if run[0] <= run[1]) or None
         self._horizon = min(self._horizon, from_key)
 
-    def leave_on_disk(self, from_key: int, *, returned: Collection[int] = ()) -> None:
+    def leave_on_disk(self, from_key: int) -> None:
         """Note stored messages that are ready, none of them before `from_key`, without adding them.
 
         For messages that are too many to add one by one: a refill reads them later. Taken messages
-        stay taken, except for those that are `returned`.
+        stay taken.
         """
         self._forget_from(from_key)
-        self._taken.difference_update(returned)
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)
@@ -307,7 +357,8 @@ class ReadyWindow(Generic[Item]):
         assert rows or complete
         is_of_use = self._horizon == self._refill_from
         arrived, gone, missed = self._arrived, self._gone, self._missed
-        self._refill_from = None
+        held, gone_runs = self._held or (), self._gone_runs or ()
+        self._refill_from, self._gone_runs = None, None
         self._arrived, self._arrived_bytes, self._gone, self._missed = [], 0, set(), _NOWHERE
         if not is_of_use:
             return  # the window now needs rows before these, or these rows are deleted
@@ -317,14 +368,20 @@ class ReadyWindow(Generic[Item]):
             if self._entries >= self._entries_max or self._bytes >= self._bytes_max:
                 self._horizon = key
                 break
-            if key not in self._taken and key not in gone and key not in arrived_keys:
+            if (
+                key not in self._taken
+                and key not in held
+                and key not in gone
+                and key not in gone_runs
+                and key not in arrived_keys
+            ):
                 self._insert(self._stored, (key, item, size))
                 self._entries += 1
                 self._bytes += size
         self._forget_from(missed)
         self._horizon = min(self._horizon, missed)
         for key, item, size in arrived:
-            if key not in gone:
+            if key not in gone and key not in gone_runs:
                 self.add(key, item, size, stored=True)
 
     @property

@@ -93,7 +93,7 @@ class LocalPlaces:
             "lookup_id": lookup_id,
             "position": None if ahead is None else ahead + 1,
             "since_ms": since_ms,
-            "taken": lookup_id in queue.taken,
+            "taken": queue.is_busy_with(lookup_id),
             "taken_by": None
             if taker is None
             else {"client": taker.who, "at_ms": wall_ms(self._services, taker.took_at_s)},

@@ -80,7 +80,7 @@ class MessageBrowser:
             )
             for row in self._damage.whole_messages(queue, rows):
                 is_over = row.expires_at_s is not None and row.expires_at_s < now_s
-                if row.key & LOOKUP_MASK not in queue.taken and not is_over:
+                if not (is_over or queue.is_busy_with(row.key & LOOKUP_MASK)):
                     found.append(stored_message(row))
                     size += len(row.packet)
             start = following
@@ -93,7 +93,7 @@ class MessageBrowser:
                 whole_message(held)
                 for lookup_id, held in queue.express.items()
                 if first <= lookup_id < start
-                and lookup_id not in queue.taken
+                and not queue.is_busy_with(lookup_id)
                 and (held.expires_at_s is None or held.expires_at_s >= now_s)
             )
             if matches is None or matches(message)

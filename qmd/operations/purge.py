@@ -122,11 +122,11 @@ class Purger:
                 ended += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
             purged += ended
             while any(each.is_settling for each in family) or not self._services.ids.suffice(
-                3 * sum(len(each.taken) for each in family)
+                3 * sum(each.unready for each in family)
             ):
                 await self._services.storage.batch.barrier()
             # A reader may have given back messages meanwhile, which were not purged yet.
-            before, left = left, sum(each.messages - len(each.taken) for each in family)
+            before, left = left, sum(each.messages - each.unready for each in family)
             if not left or (left == before and not ended.messages):
                 return purged
 
@@ -170,7 +170,7 @@ class Purger:
             rows = sorted(rows)[: piece.limit]
             following = rows[-1][0] + 1
         rows = [row for row in rows if row[0] & ARRIVAL_MAX < until]
-        free = [row for row in rows if row[0] not in queue.taken]
+        free = [row for row in rows if not queue.is_busy_with(row[0])]
         size = sum(size for _, size in free)
         return _Found(
             [lookup_id for lookup_id, _ in free], size, len(rows) - len(free), following, until

@@ -113,7 +113,7 @@ class Selection:
             for message in messages:
                 if message.lookup_id & ARRIVAL_MAX >= until:
                     continue
-                if message.lookup_id in queue.taken:
+                if queue.is_busy_with(message.lookup_id):
                     if choice.lookup_ids or choice.message_ids:
                         raise _is_taken(queue, message.lookup_id)
                     taken += 1

@@ -161,7 +161,7 @@ class LocalQueue(Measured):
         if stored.messages:
             self.window.clear_to_disk(0)
         self.express: ExpressMessages[Held] = ExpressMessages(usage)  # ready and taken
-        # Messages that are not ready, with their content, HELD or RESERVED.
+        # Messages that are not ready, with their content or HELD.
         self.taken: dict[int, StoredMessage] = {}
         self.reserved = QueueReservations(self)
         self.takers: set[Reader] = set()  # readers that have a message of this queue
@@ -315,13 +315,18 @@ class LocalQueue(Measured):
         over = self.express.pop_expired(now_s, messages_max)
         # A taken message is ended when it is put back.
         self.expired += [
-            whole_message(self.express[each]) for each in over if each not in self.taken
+            whole_message(self.express[each]) for each in over if not self.is_busy_with(each)
         ]
         return len(over)
 
     def is_busy_with(self, lookup_id: int) -> bool:
-        """Return whether a reader has the message, so that it cannot be ended."""
-        return lookup_id in self.taken
+        """Return whether a reader has the message, so that no other one can have or end it."""
+        return lookup_id in self.taken or self.reserved.has(lookup_id)
+
+    @property
+    def unready(self) -> int:
+        """The number of messages that readers have, those of pipelines included."""
+        return len(self.taken) + self.reserved.unready
 
     def hold(self, reader: Reader, lookup_id: int) -> bool:
         """Take a message for its removal, in memory or on disk; False: another reader has it.
@@ -329,7 +334,7 @@ class LocalQueue(Measured):
         For a stored message only the disk shows whether it still exists. `forget` does not count
         it out; the caller does.
         """
-        if lookup_id in self.taken:
+        if self.is_busy_with(lookup_id):
             return False
         express = self.express.get(lookup_id)
         if express is not None:
@@ -344,7 +349,9 @@ class LocalQueue(Measured):
     @property
     def is_settling(self) -> bool:
         """Whether the commit of a removal is under way for any of its messages."""
-        return bool(self.leaving) or any(each is HELD for each in self.taken.values())
+        return bool(self.leaving or self.reserved.are_leaving) or any(
+            each is HELD for each in self.taken.values()
+        )
 
     def forget(self, lookup_ids: Sequence[int]) -> None:
         """Forget taken messages after the commit of their removal."""

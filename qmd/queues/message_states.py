@@ -14,9 +14,9 @@ of a local queue:
 
     taken          `taken`, with its content
     HELD           `taken`, with the constant `HELD`: the content is not in memory
-    RESERVED       `taken`, with the constant `RESERVED`
     reader         `Reader.taken` of the connection, the transaction or the operation that has it
     reserved       `reserved`: the number of readers of pipelines that have it
+    consumed       `reserved`: the commit of its consumption is under way
     leaving        `leaving`: the commit of its removal is under way
     expired        `expired`: found expired, and to be ended in the same turn of the loop
 
@@ -80,12 +80,12 @@ LOCAL: dict[str, State] = {
         removed="gone",
     ),
     "reserved": _state(
-        "disk RESERVED reserved",
+        "disk reserved",
         release="on disk",
         release_gone="gone",
-        begin_removal_reserved="reserved, leaving",
+        begin_removal_reserved="consumed",
     ),
-    "reserved, leaving": _state("disk RESERVED leaving", end_removal="gone"),
+    "consumed": _state("disk consumed", end_removal="gone"),
     # Express messages.
     "express ready": _state(
         "express window",
@@ -106,7 +106,7 @@ LOCAL: dict[str, State] = {
     "express expired": _state("express expired", hold="express taken"),
     "express ready, expired": _state("express window expired", hold="express taken"),
     # The commit stores the message, so that the reservation survives a crash.
-    "express reserved": _state("express RESERVED reserved", now_stored="reserved"),
+    "express reserved": _state("express reserved", now_stored="reserved"),
 }
 
 #: An outgoing queue.

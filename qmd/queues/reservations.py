@@ -1,32 +1,70 @@
 """Reservations of one queue: the messages that readers of data pipelines have reserved.
 
-A reserved message is in `taken`, with `RESERVED` in the place of its content, so that no other
-reader gets it. Several shared readers may reserve the same message; it is counted here how many
-have. The positions of the readers are in the database (`storage/tables/reservations.py`).
+They are runs of lookup ids (`qmd/core/number_set.py`): a batch of a pipeline costs the event loop a
+few steps, however many messages it has.  A reserved message is not among those that `taken` has,
+and no other reader gets it.  Several shared readers may reserve the same message; it is counted how
+many have.  The positions of the readers are in the database (`storage/tables/reservations.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qmd.control_protocol.messages import StoredMessage
+from qmd.core.number_set import NumberSet, Run, runs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from qmd.queues.local_queue import LocalQueue
 
-#: The entry in `LocalQueue.taken` of a reserved message; its packet is on disk.
-RESERVED = StoredMessage(0, 0, b"reserved")
 
+class QueueReservations:
+    """The reserved messages of a queue, by their lookup ids."""
 
-class QueueReservations(dict[int, int]):
-    """The reserved messages of a queue: lookup id -> number of readers that have reserved it."""
-
-    __slots__ = ("_queue",)
+    __slots__ = ("_held", "_leaving", "_queue")
 
     def __init__(self, queue: LocalQueue) -> None:
-        super().__init__()
         self._queue = queue
+        self._held = NumberSet()
+        self._leaving = NumberSet()  # those that the open batch deletes, as consumed
+
+    def __len__(self) -> int:
+        """Return how many messages are reserved, without those that leave."""
+        return len(self._held)
+
+    def __contains__(self, lookup_id: object) -> bool:
+        """Return whether a message is reserved and does not leave."""
+        return lookup_id in self._held
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._held)
+
+    @property
+    def unready(self) -> int:
+        """The number of messages that nobody else can take, with those that leave."""
+        return len(self._held) + len(self._leaving)
+
+    @property
+    def are_leaving(self) -> bool:
+        """Whether the commit of a consumption is under way."""
+        return bool(self._leaving)
+
+    def has(self, lookup_id: int) -> bool:
+        """Return whether a message is reserved, or leaves as a consumed one."""
+        return lookup_id in self._held or lookup_id in self._leaving
+
+    def holders(self, lookup_id: int) -> int:
+        """Return how many readers have reserved a message."""
+        return self._held.holders(lookup_id)
+
+    def busy(self, *, shared: bool) -> Busy:
+        """Return the messages that a reader cannot reserve, as they are now.
+
+        A reader that shares them may reserve those of other readers.
+        """
+        held = NumberSet() if shared else self._held.copy()
+        return Busy(set(self._queue.taken), held, self._leaving.copy())
 
     def add(self, lookup_id: int, *, shared: bool) -> bool:
         """Reserve a message for one reader, in memory or on disk.
@@ -35,31 +73,53 @@ class QueueReservations(dict[int, int]):
         if `shared`.
         """
         queue = self._queue
-        holders = self.get(lookup_id, 0)
-        if holders and shared:
-            self[lookup_id] = holders + 1
-            return True
-        if lookup_id in queue.taken:
+        if lookup_id in self._held:
+            if shared:
+                self._held.add(lookup_id, lookup_id)
+            return shared
+        if lookup_id in queue.taken or lookup_id in self._leaving:
             return False
         if lookup_id in queue.express:
             queue.window.take(lookup_id)
         else:
-            queue.window.hold(lookup_id)
-        queue.taken[lookup_id] = RESERVED
-        self[lookup_id] = 1
+            queue.window.hold_run(lookup_id, lookup_id)
+        self._held.add(lookup_id, lookup_id)
         return True
 
-    def add_stored(self, lookup_ids: Sequence[int]) -> list[int]:
-        """Reserve messages that are on disk, for a reader that does not share them.
+    def add_stored(self, runs: Sequence[Run], *, shared: bool) -> list[Run]:
+        """Reserve messages that are on disk; return the reserved ones.
 
-        Returns the reserved ones; a message that another reader has is left out.
+        A message that another reader has is left out, also if it is reserved, unless `shared`.
+        With `shared` the reservation ends before the first one that is left out.
         """
-        taken = self._queue.taken
-        free = [each for each in lookup_ids if each not in taken]
-        self._queue.window.hold_all(free)
-        taken.update(dict.fromkeys(free, RESERVED))
-        self.update(dict.fromkeys(free, 1))
-        return free
+        found: list[Run] = []
+        for first, last in runs:
+            if self._is_free(first, last, shared=shared):
+                self._hold(first, last)
+                found.append((first, last))
+                continue
+            some: list[int] = []
+            for lookup_id in range(first, last + 1):
+                if self.add(lookup_id, shared=shared):
+                    some.append(lookup_id)
+                elif shared:
+                    return found + runs_of(some)
+            found += runs_of(some)
+        return found
+
+    def _is_free(self, first: int, last: int, *, shared: bool) -> bool:
+        if self._leaving.touches(first, last) or (not shared and self._held.touches(first, last)):
+            return False
+        return not _has_any(self._queue.taken, first, last)
+
+    def _hold(self, first: int, last: int) -> None:
+        for run in self._held.free_runs(first, last):
+            self._queue.window.hold_run(*run)
+        self._held.add(first, last)
+
+    def restore(self, first: int, last: int) -> None:
+        """Reserve a run for one more reader, as the disk has it; only at a start."""
+        self._hold(first, last)
 
     def now_stored(self, lookup_id: int) -> None:
         """Change a reserved express message to a stored one, after the commit of its row."""
@@ -67,39 +127,78 @@ class QueueReservations(dict[int, int]):
         message = queue.express[lookup_id]
         queue.express.drop(lookup_id, message.packet, message.expires_at_s)
         queue.window.remove(lookup_id)
-        queue.window.hold(lookup_id)
+        queue.window.hold_run(lookup_id, lookup_id)
 
-    def release(self, lookup_ids: Sequence[int], *, are_there: bool) -> None:
+    def release(self, runs: Sequence[Run], *, are_there: bool) -> None:
         """End one reservation of each of these messages.
 
         A message without further reservations is ready again if `are_there`; otherwise its row
         was already gone.
         """
+        if not runs:
+            return
         queue = self._queue
-        alone = [each for each in lookup_ids if self[each] == 1]
-        if len(alone) < len(lookup_ids):
-            for lookup_id in lookup_ids:
-                self[lookup_id] -= 1
-        for lookup_id in alone:
-            del self[lookup_id]
-            del queue.taken[lookup_id]
-        queue.returns += len(alone)
-        if not are_there:
-            queue.window.remove_all(alone)
-        elif alone:
-            queue.window.leave_on_disk(min(alone), returned=alone)
+        before = len(self._held)
+        for first, last in runs:
+            self._held.discard(first, last)
+        freed = before - len(self._held)
+        queue.returns += freed
+        if not freed:
+            return
+        alone = [run for first, last in runs for run in self._held.free_runs(first, last)]
+        if are_there:
+            queue.window.return_runs(alone)
+            return
+        for first, last in alone:
+            queue.window.remove_run(first, last)
 
-    def begin_removal(self, lookup_ids: Sequence[int]) -> None:
+    def begin_removal(self, runs: Sequence[Run]) -> None:
         """Mark reserved messages as leaving: the open batch deletes them."""
-        for lookup_id in lookup_ids:
-            del self[lookup_id]
-        self._queue.leaving.update(lookup_ids)
+        for first, last in runs:
+            self._held.discard(first, last)
+            self._leaving.add(first, last)
 
-    def end_removal(self, lookup_ids: Sequence[int], size: int) -> None:
+    def end_removal(self, runs: Sequence[Run], size: int) -> None:
         """Forget removed messages after the commit; `size` is the bytes of their packets."""
         queue = self._queue
-        queue.leaving.difference_update(lookup_ids)
-        for lookup_id in lookup_ids:
-            del queue.taken[lookup_id]
-        queue.window.remove_all(lookup_ids)
-        queue.count_out(len(lookup_ids), size)
+        for first, last in runs:
+            self._leaving.discard(first, last)
+            queue.window.remove_run(first, last)
+        queue.count_out(sum(last - first + 1 for first, last in runs), size)
+
+
+class Busy:
+    """The messages that a reader cannot reserve, as they were at one moment."""
+
+    __slots__ = ("_held", "_leaving", "_taken")
+
+    def __init__(self, taken: Collection[int], held: NumberSet, leaving: NumberSet) -> None:
+        self._taken = taken
+        self._held = held
+        self._leaving = leaving
+
+    def __contains__(self, lookup_id: object) -> bool:
+        return lookup_id in self._taken or lookup_id in self._held or lookup_id in self._leaving
+
+    def touches(self, first: int, last: int) -> bool:
+        """Return whether any lookup id from `first` to `last` is busy."""
+        return (
+            self._held.touches(first, last)
+            or self._leaving.touches(first, last)
+            or _has_any(self._taken, first, last)
+        )
+
+    def first_free(self, lookup_id: int) -> int:
+        """Return the first lookup id from this one on that is not busy."""
+        while lookup_id in self:
+            lookup_id = max(self._held.first_free(lookup_id), self._leaving.first_free(lookup_id))
+            if lookup_id in self._taken:
+                lookup_id += 1
+        return lookup_id
+
+
+def _has_any(lookup_ids: Collection[int], first: int, last: int) -> bool:
+    """Return whether any of these lookup ids is one from `first` to `last`."""
+    if len(lookup_ids) < last - first:
+        return any(first <= each <= last for each in lookup_ids)
+    return any(each in lookup_ids for each in range(first, last + 1))

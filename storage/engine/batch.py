@@ -35,6 +35,9 @@ from storage.tables.tally import tally_of
 
 _numbers = itertools.count(1)
 
+#: Messages of a run that are deleted by their keys, together with others.
+FEW = 32
+
 
 def _ignore(token: bytes) -> None:
     """Ignore the token of an outcome."""
@@ -75,6 +78,7 @@ class Batch:
         self._columns: list[messages.NewMessages] = []
         self._copy_columns: list[messages.NewCopies] = []
         self._message_deletions: list[int] = []
+        self._deleted_runs: list[tuple[int, int, int]] = []
         self._outcomes: list[tuple[bytes, bytes, int]] = []
         self._events: list[Event] = []
         self._units: list[Unit[Any]] = []
@@ -135,6 +139,15 @@ class Batch:
         """Delete messages; unknown keys are ignored."""
         self._message_deletions += keys
         self.load.count(len(keys))
+
+    def delete_message_runs(self, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Delete all messages of runs: the first and the last key, and the bytes of the packets."""
+        for first, last, size in runs:
+            if last - first < FEW:
+                self._message_deletions += range(first, last + 1)
+            else:
+                self._deleted_runs.append((first, last, size))
+            self.load.count(last - first + 1)
 
     def record_outcome(self, token: bytes, result: bytes, at_s: int) -> None:
         """Record the outcome of a request, by its token, at a second of our own clock."""
@@ -244,6 +257,8 @@ class Batch:
             outgoing.write_copies(db)
         if self._message_deletions and not deletes_first:
             self._delete_messages(db)
+        for first, last, size in self._deleted_runs:
+            messages.delete_run(db, first, last, size)
         if outgoing is not None:
             outgoing.write_deletions(db)
         if incoming is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from storage.tables import damaged, lone_rows, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
-from storage.tables.keys import queue_range
+from storage.tables.keys import queue_id_of, queue_range
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list, keys_among
 from storage.tables.shared_parts import PartOf
 from storage.vault import vault_of, writing_vault
@@ -153,6 +153,22 @@ def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     tally.leaving(db, "message", among, listed)
     with shared_parts.leaving(db, "message", among, listed):
         db.execute(f"DELETE FROM message WHERE {among}", listed)
+
+
+def delete_run(db: sqlite3.Connection, first: int, last: int, size: int) -> None:
+    """Delete all messages with keys from `first` to `last`, which are of one queue.
+
+    `size`: the bytes of their packets, if each of these keys has a message.
+    """
+    among, ends = "key BETWEEN ? AND ?", (first, last)
+    (count,) = db.execute(f"SELECT count(*) FROM message WHERE {among}", ends).fetchone()
+    if count == last - first + 1:  # the sum of all keys is known
+        gone = tally.Figures(count, (first + last) * count // 2, size, 0)
+        tally.leave(db, "message", queue_id_of(first), gone)
+    else:
+        tally.leaving(db, "message", among, ends)
+    with shared_parts.leaving(db, "message", among, ends):
+        db.execute(f"DELETE FROM message WHERE {among}", ends)
 
 
 def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:

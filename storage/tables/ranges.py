@@ -24,11 +24,8 @@ from storage.tables.keys import (
     message_key,
     queue_range,
 )
+from storage.tables.runs import POSITION_MAX, HeldRun, held_runs, position_range
 from storage.vault import open_row, vault_of
-
-#: Row ids of table `reservation`: the id of a reader's queue, and a position.
-POSITION_BITS = 44
-POSITION_MAX = (1 << POSITION_BITS) - 1
 
 #: Rows that are fetched together: their memory is reused for the next chunk.
 CHUNK_ROWS = 256
@@ -69,11 +66,11 @@ class Scan(NamedTuple):
 
     position: str
     source: str
-    arguments: tuple[int, int]
-    is_of_reader: bool
+    arguments: tuple[int, ...]
+    held: tuple[int, int, int] | None = None  # reader's queue, and the positions of the range
 
-    def run(self, db: sqlite3.Connection, columns: str) -> sqlite3.Cursor:
-        return db.execute(f"SELECT {columns} {self.source}", self.arguments)
+    def run(self, db: sqlite3.Connection, columns: str, rows_max: int = -1) -> sqlite3.Cursor:
+        return db.execute(f"SELECT {columns} {self.source} LIMIT {rows_max}", self.arguments)
 
 
 def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> list[Scan]:
@@ -83,7 +80,6 @@ def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> li
             f"m.key & {ARRIVAL_MAX}",
             "FROM message m WHERE m.key > ? AND m.key <= ? ORDER BY m.key",
             (message_key(queue_id, level, after), message_key(queue_id, level, until)),
-            is_of_reader=False,
         )
         for level in _levels(db, queue_id)
     ]
@@ -91,21 +87,25 @@ def arrived(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> li
 
 def reserved(reader_queue_id: int, after: int, until: int) -> list[Scan]:
     """Return the scan of the messages that a reader has reserved in a queue."""
-    return [
-        Scan(
-            f"r.id & {POSITION_MAX}",
-            "FROM reservation r JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
-            " ORDER BY r.id",
-            position_range(reader_queue_id, after, until),
-            is_of_reader=True,
-        )
-    ]
+    return [held(reader_queue_id, after, until)]
 
 
-def position_range(reader_queue_id: int, after: int, until: int) -> tuple[int, int]:
-    """Return the row ids of reservations after one position and up to another."""
-    base = reader_queue_id << POSITION_BITS
-    return base + after + 1, base + min(until, POSITION_MAX)
+def held(reader_queue_id: int, after: int, until: int) -> Scan:
+    """Return the scan of the messages that a reader has reserved and that exist.
+
+    For each run of the range SQLite scans its keys; the first and the last run may begin before the
+    range, and end behind it.
+    """
+    low, high = position_range(reader_queue_id, after, until)
+    return Scan(
+        f"m.key - r.key + (r.id & {POSITION_MAX})",
+        "FROM reservation r CROSS JOIN message m WHERE r.id BETWEEN ?1 AND coalesce("
+        "(SELECT min(id) FROM reservation WHERE id BETWEEN ?2 AND ?3), ?2)"
+        " AND m.key BETWEEN r.key - min(r.messages - 1, r.id - ?1) AND r.key - max(r.id - ?2, 0)"
+        " ORDER BY r.id, m.key",
+        (low, high, low | POSITION_MAX),
+        (reader_queue_id, after, until),
+    )
 
 
 # Reading by rows.
@@ -234,34 +234,52 @@ def quick_page(
     if len(scans) != 1:
         return None
     scan = scans[0]
-    # Each column costs as much as a fifth of the rest of the row.
-    positions = [scan.position] if scan.is_of_reader else []
+    # Each column costs as much as a fifth of the rest of the row: positions are computed.
     has_vault = vault_of(db) is not None
     seals = ["m.key", "m.seal"] if has_vault else []
-    columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
+    columns = [_LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
     found = _Columns()
+    # Before the rows: what is consumed in between is missing, and the others keep their positions.
+    runs = None if scan.held is None else held_runs(db, *scan.held, runs_max=rows_max)
     rows = scan.run(db, ", ".join(columns))
     while chunk := rows.fetchmany(found.likely_rows(bytes_max)):
         if has_vault:
             chunk = [_opened(db, row) for row in chunk]
-        *first, lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
+        lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
         if not all(lookup_ids) or tuple(map(crc32, packets)) != checksums:
             return None
         sizes = list(map(len, packets))
         end = _end(sizes, rows_max - found.count, bytes_max - found.bytes)
         if end < len(sizes):
-            first = [first[0][:end]] if first else first
             lookup_ids, arrived_at_ms, packets = (
                 lookup_ids[:end],
                 arrived_at_ms[:end],
                 packets[:end],
             )
             sizes = sizes[:end]
-        found.add(first[0] if first else (), lookup_ids, arrived_at_ms)
+        found.add(lookup_ids, arrived_at_ms)
         found.add_packets(packets, sizes)
         if found.bytes >= bytes_max or found.count >= rows_max:
-            return found.page(may_be_more=True)
-    return found.page(may_be_more=False) if found.count else None
+            return found.page(runs, may_be_more=True)
+    return found.page(runs, may_be_more=False) if found.count else None
+
+
+def _positions(runs: list[HeldRun], lookup_ids: "array[int]") -> "array[int] | None":
+    """Return the positions of messages in the order of the runs; None if others are there."""
+    found, at, count = array("q"), 0, len(lookup_ids)
+    for run in runs:
+        if at == count:
+            break
+        first, last = run.places
+        size = min(count - at, last - first + 1)
+        if (lookup_ids[at], lookup_ids[at + size - 1]) == (first, first + size - 1):
+            found.extend(range(run.position, run.position + size))
+            at += size
+            continue
+        while at < count and first <= lookup_ids[at] <= last:  # others of the run are gone
+            found.append(run.position + lookup_ids[at] - first)
+            at += 1
+    return found if at == count else None
 
 
 def _opened(db: sqlite3.Connection, row: Plain) -> Plain:
@@ -283,7 +301,7 @@ class _Columns:
     """A page under construction.  Packets are joined in groups as they are read."""
 
     def __init__(self) -> None:
-        self.positions, self.lookup_ids, self.arrived_at_ms = array("q"), array("q"), array("q")
+        self.lookup_ids, self.arrived_at_ms = array("q"), array("q")
         self.sizes = array("i")
         self.packets: list[bytes] = []
         self.bytes = 0
@@ -292,13 +310,7 @@ class _Columns:
     def count(self) -> int:
         return len(self.lookup_ids)
 
-    def add(
-        self,
-        positions: tuple[int, ...],
-        lookup_ids: tuple[int, ...],
-        arrived_at_ms: tuple[int, ...],
-    ) -> None:
-        self.positions.extend(positions)
+    def add(self, lookup_ids: tuple[int, ...], arrived_at_ms: tuple[int, ...]) -> None:
         self.lookup_ids.extend(lookup_ids)
         self.arrived_at_ms.extend(arrived_at_ms)
 
@@ -312,9 +324,16 @@ class _Columns:
         """Return how many rows to fetch next: those that are likely to fit, few at first."""
         return _likely_rows(self.count, self.bytes, bytes_max)
 
-    def page(self, *, may_be_more: bool) -> QuickPage:
+    def page(self, runs: list[HeldRun] | None, *, may_be_more: bool) -> QuickPage | None:
+        """Return the page; `runs` are those of a reader, and None if it reads by arrival."""
+        if runs is None:
+            positions = _arrivals(self.lookup_ids)
+        elif (found := _positions(runs, self.lookup_ids)) is not None:
+            positions = found
+        else:
+            return None
         return QuickPage(
-            self.positions or _arrivals(self.lookup_ids),
+            positions,
             self.lookup_ids,
             self.arrived_at_ms,
             array("i", accumulate(self.sizes, initial=0)),

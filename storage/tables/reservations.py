@@ -1,27 +1,33 @@
 """Tables `reader`, `reader_queue`, `reservation`: ranges of queues that stay fixed for a reader.
 
 Each reader numbers the messages of a queue separately.  A reservation assigns the next number, the
-*position*, to a message, in the commit that records its reader; docs/decisions/0019.  The row id of
-table `reservation` consists of the id of the reader's queue and the position, so a range is one
-scan; `ranges.py` reads pages of it.
+*position*, to a message, in the commit that records its reader; docs/decisions/0019.
+
+A row of table `reservation` is a run of messages with successive positions and successive keys.  It
+names the last one of both, so that the beginning of a run is consumed by lowering its number of
+messages.  The row id consists of the id of the reader's queue and the position: the runs of a range
+are one scan.  `ranges.py` reads pages of their messages.
 """
 
 import sqlite3
-from collections.abc import Set
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from storage.tables import counters, shared_parts
-from storage.tables.keys import LOOKUP_MASK, arrival_of
+from storage.tables import counters, many_rows, shared_parts
+from storage.tables.keys import arrival_of
 from storage.tables.pages import key_list
-from storage.tables.ranges import (
-    CHUNK_ROWS,
+from storage.tables.ranges import Scan, by_arrival, held, in_chunks
+from storage.tables.runs import (
     POSITION_BITS,
     POSITION_MAX,
-    by_arrival,
-    in_chunks,
+    HeldRun,
+    Run,
+    held_runs,
     position_range,
+    runs_of,
 )
+from storage.vault import vault_of
 
 
 class ReaderRow(NamedTuple):
@@ -44,6 +50,9 @@ class ReaderQueueRow(NamedTuple):
     consumed_messages: int
     consumed_bytes: int
 
+
+#: Runs that are looked at one by one.
+_FEW = 64
 
 _QUEUE_COLUMNS = ", ".join(ReaderQueueRow._fields)
 
@@ -100,9 +109,12 @@ def list_queues(db: sqlite3.Connection) -> list[ReaderQueueRow]:
     ]
 
 
-def keys(db: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Return reader's queue and message key of all reservations, in the order of positions."""
-    return db.execute(f"SELECT id >> {POSITION_BITS}, key FROM reservation ORDER BY id").fetchall()
+def runs(db: sqlite3.Connection) -> list[tuple[int, Run]]:
+    """Return reader's queue and run of all reservations, in the order of positions."""
+    rows = db.execute(
+        f"SELECT id >> {POSITION_BITS}, key - messages + 1, key FROM reservation ORDER BY id"
+    )
+    return [(reader_queue_id, Run(first, last)) for reader_queue_id, first, last in rows]
 
 
 def forget_reader(db: sqlite3.Connection, reader_id: int) -> None:
@@ -135,125 +147,61 @@ def first_arrival_since(
     return None
 
 
-class Chosen(NamedTuple):
-    """Messages for a reservation, in the order of their arrival."""
+class Reserved(NamedTuple):
+    """The result of a reservation."""
 
-    keys: list[int]
-    sizes: list[int]  # of their packets, in bytes
-    stop: int | None = None  # the key of the busy message at which the choice ended
-
-
-def choose(
-    db: sqlite3.Connection,
-    queue_id: int,
-    *,
-    after: int,
-    until: int,
-    busy: Set[int],
-    stop_at_busy: bool,
-    until_ms: int | None = None,
-    now_s: int,
-    rows_max: int,
-    bytes_max: int,
-) -> Chosen:
-    """Return the next messages by arrival, after `after` up to `until`, that are not in `busy`.
-
-    `busy` are lookup ids.  With `stop_at_busy` the choice ends before the first busy message.
-    Expired messages are left out, and with `until_ms` those that arrived later.  No packet is read.
-    """
-    chosen = Chosen([], [])
-    size = 0
-    rows = by_arrival(
-        db, "key, length(packet) + part_bytes, expires_at_s, arrived_at_ms", queue_id, after, until
-    )
-    while len(chosen.keys) < rows_max and (chunk := list(islice(rows, CHUNK_ROWS))):
-        keys, sizes, expires_at_s, arrived_at_ms = zip(*chunk, strict=True)
-        is_plain = (
-            len(chosen.keys) + len(keys) <= rows_max
-            and size + sum(sizes) <= bytes_max
-            and expires_at_s.count(None) == len(keys)
-            and (until_ms is None or max(arrived_at_ms) <= until_ms)
-            and (not busy or busy.isdisjoint([key & LOOKUP_MASK for key in keys]))
-        )
-        if is_plain:
-            chosen.keys.extend(keys)
-            chosen.sizes.extend(sizes)
-            size += sum(sizes)
-            continue
-        for key, packet_bytes, expires, arrived in chunk:
-            if until_ms is not None and arrived > until_ms:
-                continue
-            if key & LOOKUP_MASK in busy:
-                if stop_at_busy:
-                    return chosen._replace(stop=key)
-                continue
-            if expires is not None and expires < now_s:
-                continue
-            if len(chosen.keys) == rows_max or (chosen.keys and size + packet_bytes > bytes_max):
-                return chosen
-            chosen.keys.append(key)
-            chosen.sizes.append(packet_bytes)
-            size += packet_bytes
-    return chosen
+    position: int  # of the first message
+    runs: list[Run]
+    missing: list[Run]  # messages that do not exist any more
 
 
 def reserve(
     db: sqlite3.Connection,
     reader_queue_id: int,
-    candidates: list[int],
+    candidates: Sequence[Run],
     *,
     at_s: int,
     arrival: int | None,
-) -> tuple[int, list[int]]:
-    """Assign the next positions to the messages with these keys.
+) -> Reserved:
+    """Assign the next positions to the messages of these runs of one queue.
 
-    Returns the first position, and the keys that got one: messages that no longer exist get none.
-    Messages that arrived up to `arrival` are not offered to the reader again.
+    Messages that no longer exist get none.  Those that arrived up to `arrival` are not offered to
+    the reader again.
     """
     (first,) = db.execute(
         "SELECT next_number FROM reader_queue WHERE id = ?", (reader_queue_id,)
     ).fetchone()
-    base = reader_queue_id << POSITION_BITS | first
-    found = candidates
-    if not _inserted(db, base, found):
-        listed = key_list(candidates)
-        among = "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))"
-        there = {key for (key,) in db.execute(among, (listed,))}
-        found = [key for key in candidates if key in there]
-        _inserted(db, base, found)
+    found, missing = _present(db, candidates)
+    rows: list[tuple[int, int, int]] = []
+    following = first
+    for run in found:
+        following += run.messages
+        rows.append((reader_queue_id << POSITION_BITS | following - 1, run.last, run.messages))
+    many_rows.insert(db, "reservation (id, key, messages)", rows, 0)
     db.execute(
         "UPDATE reader_queue SET next_number = ?, arrival = coalesce(?, arrival),"
         " reserved_at_s = ? WHERE id = ?",
-        (first + len(found), arrival, at_s, reader_queue_id),
+        (following, arrival, at_s, reader_queue_id),
     )
-    return first, found
+    return Reserved(first, found, missing)
 
 
-def _inserted(db: sqlite3.Connection, base: int, keys: list[int]) -> bool:
-    """Insert reservations of these messages, numbered from `base`; False: not all exist.
-
-    Nothing is inserted then.
-    """
-    if not keys:
-        return True
-    if keys == list(range(keys[0], keys[0] + len(keys))):
-        # As many rows as numbers from the first key to the last: all of them exist.
-        count = db.execute(
-            "INSERT INTO reservation (id, key) SELECT key + ?, key FROM message"
-            " WHERE key BETWEEN ? AND ?",
-            (base - keys[0], keys[0], keys[-1]),
-        ).rowcount
-    else:
-        # One statement for all: the key of an element of a list is its index.
-        count = db.execute(
-            "INSERT INTO reservation (id, key) SELECT ? + listed.key, listed.value"
-            " FROM json_each(?) AS listed CROSS JOIN message WHERE message.key = listed.value",
-            (base, key_list(keys)),
-        ).rowcount
-    if count == len(keys):
-        return True
-    db.execute("DELETE FROM reservation WHERE id >= ? AND id < ?", (base, base + len(keys)))
-    return False
+def _present(db: sqlite3.Connection, candidates: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Return the messages of these runs that exist, in the same order, and those that do not."""
+    if len(candidates) < _FEW:
+        counted = "SELECT count(*) FROM message WHERE key BETWEEN ? AND ?"
+        if all(db.execute(counted, run).fetchone() == (run.messages,) for run in candidates):
+            # As many rows as numbers from the first key to the last: all of them exist.
+            return list(candidates), []
+    keys = list(chain.from_iterable(range(run.first, run.last + 1) for run in candidates))
+    among = "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))"
+    there = {key for (key,) in db.execute(among, (key_list(keys),))}
+    if len(there) == len(keys):
+        return list(candidates), []
+    return (
+        runs_of(key for key in keys if key in there),
+        runs_of(key for key in keys if key not in there),
+    )
 
 
 class Measured(NamedTuple):
@@ -276,59 +224,71 @@ def measure(
 
     Without a limit of bytes (0) no message is read.  With `one_always` one reservation always fits.
     """
-    first, last = position_range(reader_queue_id, after, POSITION_MAX)
     size = count = 0
     end = after
-    for position, packet_bytes in db.execute(
-        f"SELECT r.id & {POSITION_MAX}, length(m.packet) + m.part_bytes FROM reservation r"
-        " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id",
-        (first, last),
-    ):
-        is_free = count == 0 and one_always
-        if count == rows_max or (
-            bytes_max and not is_free and size + (packet_bytes or 0) > bytes_max
-        ):
-            return Measured(end, count, size, True)
-        end = position
-        count += 1
-        size += packet_bytes or 0
+    for run in held_runs(db, reader_queue_id, after, POSITION_MAX):
+        if not bytes_max:
+            taken = min(run.last - run.first + 1, rows_max - count)
+            size += bytes_of(db, [Run(run.first, run.first + taken - 1)])
+            count += taken
+            end = run.position + taken - 1 if taken else end
+            if end < run.end:
+                return Measured(end, count, size, True)
+            continue
+        sizes: dict[int, int] = dict(
+            db.execute(
+                "SELECT key, length(packet) + part_bytes FROM message WHERE key BETWEEN ? AND ?"
+                " LIMIT ?",
+                (run.first, run.last, rows_max - count + 1),
+            )
+        )
+        for key in range(run.first, run.last + 1):
+            packet_bytes = sizes.get(key, 0)
+            is_free = count == 0 and one_always
+            if count == rows_max or (not is_free and size + packet_bytes > bytes_max):
+                return Measured(end, count, size, True)
+            end = run.position + key - run.first
+            count += 1
+            size += packet_bytes
     return Measured(end, count, size, False)
+
+
+def bytes_of(db: sqlite3.Connection, runs: Iterable[Run]) -> int:
+    """Return the bytes of the packets of the messages of these runs that exist."""
+    found = 0
+    for run in runs:
+        (size,) = db.execute(
+            "SELECT sum(length(packet) + part_bytes) FROM message WHERE key BETWEEN ? AND ?", run
+        ).fetchone()
+        found += size or 0
+    return found
 
 
 # Consuming.
 
 
 class HeldRow(NamedTuple):
-    """A reservation with its message; the packet is None if the message does not exist."""
+    """A reserved message."""
 
-    position: int
     key: int
     checksum: int | None
     seal: bytes | None
     part_id: int | None
-    packet: bytes | None
+    packet: bytes
 
     @property
     def table(self) -> str:
         return "message"
 
 
-#: A `HeldRow`, most often without field names.
-Held = tuple[int, int, int | None, bytes | None, int | None, bytes | None]
+class HeldPage(NamedTuple):
+    """The next messages of a range, in columns, with complete packets."""
 
-
-def held_keys(
-    db: sqlite3.Connection, reader_queue_id: int, after: int, until: int, *, rows_max: int
-) -> tuple[list[int], int]:
-    """Return the keys of the next reservations of a range, and the position of the last of them.
-
-    That position is `after` if there are none.
-    """
-    rows = db.execute(
-        "SELECT id, key FROM reservation WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
-        (*position_range(reader_queue_id, after, until), rows_max),
-    ).fetchall()
-    return [key for _, key in rows], rows[-1][0] & POSITION_MAX if rows else after
+    end: int  # the position of the last one, or of the range
+    keys: tuple[int, ...]
+    checksums: tuple[int | None, ...]
+    packets: tuple[bytes, ...]
+    gone: list[Run]  # messages of the range up to `end` that do not exist
 
 
 def held_page(
@@ -339,30 +299,92 @@ def held_page(
     *,
     rows_max: int,
     bytes_max: int,
-) -> list[Held]:
-    """Return the next reservations of a range with their messages, at least one if there is any."""
-    rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.seal, m.part_id, m.packet"
-        " FROM reservation r LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
-        " ORDER BY r.id LIMIT ?",
-        (*position_range(reader_queue_id, after, until), rows_max),
+) -> HeldPage:
+    """Return the next messages of a range, at least one if there is any."""
+    scan = held(reader_queue_id, after, until)
+    found = None if vault_of(db) else _plain_rows(db, scan, rows_max, bytes_max)
+    rows, is_cut = found or _rows(db, scan, rows_max, bytes_max)
+    runs = held_runs(db, reader_queue_id, after, until, runs_max=len(rows) + 1 if rows else -1)
+    if not rows:
+        return HeldPage(until, (), (), (), [Run(run.first, run.last) for run in runs])
+    keys, checksums, packets = zip(*rows, strict=True)
+    if is_cut:
+        is_known = any(run.first <= keys[-1] <= run.last for run in runs)
+    else:
+        is_known = runs[-1].end == until
+    if not is_known:  # more runs than rows: messages are gone
+        runs = held_runs(db, reader_queue_id, after, until)
+    end, gone = _until(runs, keys, None if is_cut else until)
+    return HeldPage(end, keys, checksums, packets, gone)
+
+
+_Row = tuple[int, int | None, bytes]  # key, checksum, packet
+
+#: In place of the checksum of a packet that is not complete in its row.
+_ELSEWHERE = -1
+
+
+def _plain_rows(
+    db: sqlite3.Connection, scan: Scan, rows_max: int, bytes_max: int
+) -> tuple[list[_Row], bool] | None:
+    """Return what `_rows` returns, in half the time; None if a packet is not complete in its row.
+
+    Each column costs as much as a fifth of the rest of a row.
+    """
+    checksum = (
+        f"CASE WHEN m.part_id IS NULL AND m.seal IS NULL THEN m.checksum ELSE {_ELSEWHERE} END"
     )
-    found: list[Held] = []
+    found: list[_Row] = []
     size = 0
-    for chunk in in_chunks(rows, bytes_max):
-        if any(row[-2] is not None or row[-3] is not None for row in chunk):
-            chunk = [shared_parts.whole(db, HeldRow._make(row)) for row in chunk]
-        added = sum([len(row[-1] or b"") for row in chunk])
-        if size + added < bytes_max:
-            found += chunk
-            size += added
-            continue
-        for row in chunk:
-            found.append(row)
-            size += len(row[-1] or b"")
-            if size >= bytes_max:
-                return found
-    return found
+    cursor = scan.run(db, f"m.key, {checksum}, m.packet", rows_max)
+    for chunk in in_chunks(cursor, bytes_max):
+        _, checksums, packets = zip(*chunk, strict=True)
+        if _ELSEWHERE in checksums:
+            return None
+        sizes = list(map(len, packets))
+        size += sum(sizes)
+        if size >= bytes_max:
+            fill = accumulate(sizes, initial=size - sum(sizes))
+            return found + chunk[
+                : next(at for at, all_ in enumerate(fill) if all_ >= bytes_max)
+            ], True
+        found += chunk
+    return found, len(found) == rows_max
+
+
+def _rows(
+    db: sqlite3.Connection, scan: Scan, rows_max: int, bytes_max: int
+) -> tuple[list[_Row], bool]:
+    """Return rows with complete packets, and whether a limit was reached."""
+    found: list[_Row] = []
+    size = 0
+    for row in scan.run(db, "m.key, m.checksum, m.seal, m.part_id, m.packet", rows_max):
+        whole = shared_parts.whole(db, HeldRow._make(row))
+        found.append((whole.key, whole.checksum, whole.packet))
+        size += len(whole.packet)
+        if size >= bytes_max:
+            return found, True
+    return found, len(found) == rows_max
+
+
+def _until(runs: Sequence[HeldRun], keys: Sequence[int], end: int | None) -> tuple[int, list[Run]]:
+    """Return the position of the last of these keys of a range, or `end`, and the keys up to it
+    that the range has besides."""
+    first = runs[0]
+    if keys[0] == first.first and keys[-1] == first.first + len(keys) - 1 <= first.last:
+        position = first.position + len(keys) - 1
+        if position == end or end is None:
+            return position, []
+    there, last = set(keys), keys[-1]
+    gone: list[Run] = []
+    for run in runs:
+        is_last = run.first <= last <= run.last
+        stop = last if is_last and end is None else run.last
+        gone += runs_of(key for key in range(run.first, stop + 1) if key not in there)
+        if is_last and end is None:
+            return run.position + last - run.first, gone
+    assert end is not None
+    return end, gone
 
 
 def consumed(
@@ -394,7 +416,11 @@ def raise_fence(db: sqlite3.Connection, reader_id: int) -> int:
 
 
 def _delete_up_to(db: sqlite3.Connection, reader_queue_id: int, position: int) -> None:
+    low, high = position_range(reader_queue_id, -1, position)
+    db.execute("DELETE FROM reservation WHERE id BETWEEN ? AND ?", (low, high))
+    # The run that begins before that position keeps the messages behind it.
     db.execute(
-        "DELETE FROM reservation WHERE id BETWEEN ? AND ?",
-        position_range(reader_queue_id, -1, position),
+        "UPDATE reservation SET messages = id - ?1 WHERE id - messages < ?1 AND id ="
+        " (SELECT min(id) FROM reservation WHERE id > ?1 AND id <= ?2)",
+        (high, low | POSITION_MAX),
     )

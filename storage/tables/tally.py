@@ -78,8 +78,7 @@ class Figures(NamedTuple):
 
 NONE = Figures(0, 0, 0, 0)
 
-#: By place.
-Counts = dict[int, Figures]
+Counts = dict[int, Figures]  # by place
 
 
 class Difference(NamedTuple):
@@ -240,10 +239,14 @@ def removed(db: sqlite3.Connection, table: str, key: int, size: int) -> None:
 
     `size`: the bytes of its packet.
     """
+    leave(db, table, key >> LOOKUP_BITS, Figures(1, key, size, _is_transactional(table, key)))
+
+
+def leave(db: sqlite3.Connection, table: str, queue_id: int, gone: Figures) -> None:
+    """Count rows of a queue out that exist and are deleted next."""
     tally = tally_of(db)
     if tally is not None:
-        gone = Figures(1, key & _MASK, size, int(_is_transactional(table, key)))
-        tally.add(TABLES[table][0] << _TABLE_BITS | key >> LOOKUP_BITS, NONE.minus(gone))
+        tally.add(place_of(table, queue_id), NONE.minus(gone))
 
 
 def arrived(db: sqlite3.Connection, table: str, among: str, values: Sequence[object]) -> None:

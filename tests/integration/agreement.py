@@ -58,8 +58,9 @@ async def check_agreement(host: Host) -> None:
     assert host.usage.express_bytes == memory_bytes(express_packets)
     for queue in host.queues.by_key.values():
         reserved = state.reserved.get(queue.id, Counter())
-        assert Counter(queue.reserved) == reserved, queue.name
-        assert all(each in queue.taken for each in queue.reserved), queue.name
+        held = {each: queue.reserved.holders(each) for each in queue.reserved}
+        assert held == reserved, queue.name
+        assert queue.taken.keys().isdisjoint(held), queue.name
     in_memory: set[tuple[str, int | Message]] = {
         (queue.name, lookup_id)
         for queue in host.queues.by_key.values()
@@ -91,9 +92,10 @@ def _stored(db: sqlite3.Connection) -> _Stored:
             count, before = totals.get(queue_id_of(key), (0, 0))
             totals[queue_id_of(key)] = count + 1, before + size
     stored.awaiting.update(awaiting.totals_by_queue(db))
-    for (key,) in db.execute("SELECT key FROM reservation"):
-        of_queue = stored.reserved.setdefault(queue_id_of(key), Counter())
-        of_queue[lookup_id_of(key)] += 1
+    for last, messages in db.execute("SELECT key, messages FROM reservation"):
+        of_queue = stored.reserved.setdefault(queue_id_of(last), Counter())
+        for key in range(last - messages + 1, last + 1):
+            of_queue[lookup_id_of(key)] += 1
     (stored.staged,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM stage").fetchone()
     (stored.delayed,) = db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM delayed")
     assert not unshared_parts(db), "parts that no message needs"

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from qmd.core.number_set import runs_of
 from qmd.core.ready_window import LEVEL_SHIFT_BITS, ReadyWindow
 
 levels = st.sampled_from([0, 4, 4, 4, 8])
@@ -28,6 +29,7 @@ class Model:
         self.added = set()  # keys that were added to the window
         self.express = set()
         self.taken = set()
+        self.held = set()  # those of `taken` that were taken in runs
         self.leaving = set()  # taken, and their deletion is committed
         self.ghosts = set()  # deleted on disk while ready; remove() follows
 
@@ -40,6 +42,11 @@ class Model:
 
     def is_ready(self, key):
         return key not in self.taken
+
+    @property
+    def put_back(self):
+        """Keys of messages that their readers may put back or remove one by one."""
+        return self.taken - self.held - self.leaving - self.ghosts
 
     @property
     def ready(self):
@@ -105,7 +112,13 @@ class Queue(RuleBasedStateMachine):
         elif kind == "leave on disk":
             self.model.added.update(key)
             self.window.leave_on_disk(min(key))
-        elif kind in ("remove all", "release all"):
+        elif kind == "remove runs":
+            for run in runs_of(key):
+                self.window.remove_run(*run)
+            self.model.leaving.difference_update(key)
+            self.model.taken.difference_update(key)
+            self.model.held.difference_update(key)
+        elif kind == "release all":
             self.window.remove_all(key)
             self.model.ghosts.difference_update(key)
             self.model.leaving.difference_update(key)
@@ -189,36 +202,38 @@ class Queue(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.ready)
     @rule(choice=choices)
-    def hold_all(self, choice):
+    def hold_runs(self, choice):
         keys = sorted(self.model.ready)[choice % len(self.model.ready) :]
 
-        self.window.hold_all(keys)
+        for run in runs_of(keys):
+            self.window.hold_run(*run)
 
         self.model.taken.update(keys)
+        self.model.held.update(keys)
 
-    @precondition(lambda self: self.model.taken & self.model.disk)
+    @precondition(lambda self: self.model.held & self.model.disk)
     @rule(choice=choices)
-    def finish_all(self, choice):
+    def finish_runs(self, choice):
         """Consume several held messages."""
-        keys = sorted(self.model.taken & self.model.disk)[: 1 + choice % 5]
+        keys = sorted(self.model.held & self.model.disk)[: 1 + choice % 9]
         self.model.disk.difference_update(keys)
         self.model.leaving.update(keys)
-        self.callbacks.append(("remove all", keys))
+        self.callbacks.append(("remove runs", keys))
 
-    @precondition(lambda self: self.model.taken - self.model.leaving - self.model.ghosts)
+    @precondition(lambda self: self.model.put_back)
     @rule(choice=choices)
     def put_back(self, choice):
-        key = pick(self.model.taken - self.model.leaving - self.model.ghosts, choice)
+        key = pick(self.model.put_back, choice)
         self.model.taken.remove(key)
         if key not in self.model.disk:
             self.model.express.add(key)
         self.window.put_back(key, *self.model.items[key])
 
-    @precondition(lambda self: self.model.taken - self.model.leaving - self.model.ghosts)
+    @precondition(lambda self: self.model.put_back)
     @rule(choice=choices)
     def finish(self, choice):
         """Consume a taken message: delete it on disk, then in memory."""
-        key = pick(self.model.taken - self.model.leaving - self.model.ghosts, choice)
+        key = pick(self.model.put_back, choice)
         if key in self.model.disk:
             self.model.disk.remove(key)
             self.model.leaving.add(key)
@@ -240,7 +255,8 @@ class Queue(RuleBasedStateMachine):
     @rule(choice=choices)
     def release_all(self, choice):
         """Remove messages that are taken or not, as an acknowledgment of several does."""
-        keys = sorted(self.model.disk & self.model.added - self.model.leaving)[: 1 + choice % 4]
+        free = self.model.disk & self.model.added - self.model.leaving - self.model.held
+        keys = sorted(free)[: 1 + choice % 4]
         self.model.disk.difference_update(keys)
         self.model.ghosts.update(set(keys) - self.model.taken)
         self.model.leaving.update(set(keys) & self.model.taken)
@@ -255,16 +271,18 @@ class Queue(RuleBasedStateMachine):
 
         stored = self.model.taken & self.model.disk
         self.model.taken -= {key for key in stored if key >= from_key}
+        self.model.held &= self.model.taken
 
-    @precondition(lambda self: self.model.taken & self.model.disk)
+    @precondition(lambda self: self.model.held & self.model.disk)
     @rule(choice=choices)
     def return_to_disk(self, choice):
         """Release several held messages, as a shared reader does."""
-        keys = sorted(self.model.taken & self.model.disk)[: 1 + choice % 4]
+        keys = sorted(self.model.held & self.model.disk)[: 1 + choice % 8]
 
-        self.window.leave_on_disk(min(keys), returned=keys)
+        self.window.return_runs(runs_of(keys))
 
         self.model.taken.difference_update(keys)
+        self.model.held.difference_update(keys)
 
     # The disk is read.
 

@@ -27,7 +27,6 @@ from qmd.queues.outgoing_queue import (
     OutgoingQueue,
     TransmitLimits,
 )
-from qmd.queues.reservations import RESERVED
 from qmd.queues.usage import Usage
 from storage.tables.keys import ARRIVAL_BITS
 from storage.tables.outgoing import OutgoingQueueRow
@@ -53,7 +52,7 @@ class LocalMessage:
     def containers(self) -> frozenset[str]:
         queue = self.queue
         entry = queue.taken.get(ID)
-        value = "HELD" if entry is HELD else "RESERVED" if entry is RESERVED else "taken"
+        value = "HELD" if entry is HELD else "taken"
         found = {
             "disk": self.disk,
             "window": any(key == ID for key, _ in queue.window.entries()),
@@ -61,6 +60,7 @@ class LocalMessage:
             value: entry is not None,
             "reader": self.reader.has(queue, ID),
             "reserved": ID in queue.reserved,
+            "consumed": queue.reserved.has(ID) and ID not in queue.reserved,
             "leaving": ID in queue.leaving,
             "expired": any(each.lookup_id == ID for each in queue.expired),
         }
@@ -141,19 +141,19 @@ class LocalMessage:
         assert self.queue.reserved.add(ID, shared=False)
 
     def release(self) -> None:
-        self.queue.reserved.release([ID], are_there=True)
+        self.queue.reserved.release([(ID, ID)], are_there=True)
 
     def release_gone(self) -> None:
         self.disk = False
-        self.queue.reserved.release([ID], are_there=False)
+        self.queue.reserved.release([(ID, ID)], are_there=False)
         self.queue.count_out(1, len(self.message.packet))
 
     def begin_removal_reserved(self) -> None:
-        self.queue.reserved.begin_removal([ID])
+        self.queue.reserved.begin_removal([(ID, ID)])
 
     def end_removal(self) -> None:
         self.disk = False
-        self.queue.reserved.end_removal([ID], len(self.message.packet))
+        self.queue.reserved.end_removal([(ID, ID)], len(self.message.packet))
 
     def now_stored(self) -> None:
         self.disk = True

@@ -9,6 +9,7 @@ import pytest
 
 from storage.tables import messages, ranges, reservations
 from storage.tables.keys import LOOKUP_MASK, message_key
+from storage.tables.runs import runs_of
 from storage.vault import vault_of
 
 QUEUE = 16
@@ -41,7 +42,7 @@ def test_the_quick_page_equals_the_page(
         " VALUES (?, 1, ?, zeroblob(16), 0, 0, 1, 0, 0, 0, 0)",
         (reader, QUEUE),
     )
-    reservations.reserve(db, reader, keys, at_s=1, arrival=None)
+    reservations.reserve(db, reader, runs_of(keys), at_s=1, arrival=None)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max}
 
     for scans in (ranges.arrived(db, QUEUE, 2, 99), ranges.reserved(reader, 2, 99)):

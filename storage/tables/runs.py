@@ -1,0 +1,94 @@
+"""Runs: messages with successive keys, and their positions in the reservations of a reader.
+
+Table `reservation`: `reservations.py`.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage.tables.keys import LOOKUP_MASK
+
+#: Row ids of table `reservation`: the id of a reader's queue, and the position of the last message.
+POSITION_BITS = 44
+POSITION_MAX = (1 << POSITION_BITS) - 1
+
+
+class Run(NamedTuple):
+    """Messages of a queue with successive keys."""
+
+    first: int  # the key of the first one
+    last: int
+
+    @property
+    def messages(self) -> int:
+        return self.last - self.first + 1
+
+
+class HeldRun(NamedTuple):
+    """A part of a reservation: a run, and the position of its first message."""
+
+    position: int
+    first: int  # the key of the first message
+    last: int
+
+    @property
+    def messages(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def end(self) -> int:
+        """The position of its last message."""
+        return self.position + self.last - self.first
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The lookup ids of its first and its last message."""
+        return self.first & LOOKUP_MASK, self.last & LOOKUP_MASK
+
+
+def runs_of(keys: Iterable[int]) -> list[Run]:
+    """Return keys as runs: each one that follows the one before it extends its run."""
+    found: list[Run] = []
+    first = last = -1
+    for key in keys:
+        if key != last + 1 or last < 0:
+            if last >= 0:
+                found.append(Run(first, last))
+            first = key
+        last = key
+    if last >= 0:
+        found.append(Run(first, last))
+    return found
+
+
+def position_range(reader_queue_id: int, after: int, until: int) -> tuple[int, int]:
+    """Return the row ids of reservations after one position and up to another."""
+    base = reader_queue_id << POSITION_BITS
+    return base + after + 1, base + min(until, POSITION_MAX)
+
+
+def held_runs(
+    db: sqlite3.Connection,
+    reader_queue_id: int,
+    after: int,
+    until: int,
+    *,
+    runs_max: int = -1,
+) -> list[HeldRun]:
+    """Return the parts of reservations in a range, in the order of positions; -1: all of them."""
+    low, high = position_range(reader_queue_id, after, until)
+    rows = db.execute(
+        f"SELECT id & {POSITION_MAX}, key, messages FROM reservation WHERE id BETWEEN ?1 AND"
+        " coalesce((SELECT min(id) FROM reservation WHERE id BETWEEN ?2 AND ?3), ?2)"
+        " ORDER BY id LIMIT ?4",
+        (low, high, low | POSITION_MAX, runs_max),
+    )
+    found: list[HeldRun] = []
+    for position, key, messages in rows:
+        first = max(position - messages, after) + 1
+        if first > until:
+            break
+        last = min(position, until)
+        found.append(HeldRun(first, key - (position - first), key - (position - last)))
+    return found
