@@ -86,8 +86,8 @@ class Consumer:
             reported = [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
             self._dead_letters.received(queue, reported, prepared)
         base = queue.id << LOOKUP_BITS
-        batch.delete_message_runs(
-            [(base | first, base | last, of_run) for (first, last), of_run in page.runs]
+        batch.delete_messages(
+            runs=[(base | first, base | last, of_run) for (first, last), of_run in page.runs]
         )
         done = batch.run(
             partial(

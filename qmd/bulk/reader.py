@@ -88,7 +88,7 @@ def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
         "reserved": held.next - 1,
         "arrival": held.arrival,
         "messages": held.reserved,
-        "ready": max(queue.messages - queue.unready, 0),
+        "ready": max(queue.messages - queue.reserved.unready, 0),
         "opened_at_s": reader.opened_at_s,
         "quiet_s": round(now - reader.active_at, 1),
         "reserved_at_s": held.reserved_at_s or None,

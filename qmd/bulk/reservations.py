@@ -207,7 +207,7 @@ class Reservations:
                 "end": end,
                 "messages": messages,
                 "bytes": size,
-                "more": end < held.next - 1 or queue.messages > queue.unready,
+                "more": end < held.next - 1 or queue.messages > queue.reserved.unready,
             }
 
     async def _reserved(

@@ -47,7 +47,7 @@ class KnownQueues:
                 queue.messages,
                 queue.left_count,
                 queue.bytes,
-                queue.unready,
+                queue.reserved.unready,
                 len(queue.waiters),
                 queue.quota_bytes,
             )

@@ -147,7 +147,7 @@ def _queue(queue: LocalQueue) -> tuple[Any, ...]:
         queue.own_bytes,
         messages + left - queue.messages_at_start,  # those that have arrived
         left,
-        queue.unready,
+        queue.reserved.unready,
         len(queue.waiters),
         queue.quota_bytes,
     )

@@ -247,7 +247,7 @@ def queue(queue: LocalQueue) -> Value:
         else queue.payer.retry._asdict() | {"end": queue.payer.retry.end.value},
         "delayed_messages": 0 if queue.delayed is None else queue.delayed.messages,
         "delayed_bytes": 0 if queue.delayed is None else queue.delayed.bytes,
-        "taken": queue.unready,
+        "taken": queue.reserved.unready,
         "readers_waiting": len(queue.waiters),
         "created_at": _time(queue.created_at_s),
         "number": queue.id,

@@ -284,28 +284,23 @@ class ReadyWindow(Generic[Item]):
         self._taken.discard(key)
         self._taken_express.discard(key)
 
-    def remove_all(self, keys: Collection[int]) -> None:
-        """Remove messages permanently, as `remove` does; most of them are taken."""
+    def remove_all(self, keys: Collection[int] = (), *, runs: Sequence[Run] = ()) -> None:
+        """Remove messages permanently, as `remove` does; most of them are taken.
+
+        `runs` were taken by `hold_run`.
+        """
+        for first, last in runs:
+            if self._refill_from is not None:
+                if self._gone_runs is None:
+                    self._gone_runs = NumberSet()
+                self._gone_runs.add(first, last)
+            self._let_go(first, last)
         others = [key for key in keys if key not in self._taken]
         if self._refill_from is not None:
             self._gone.update(keys)
         self._taken.difference_update(keys)
         for key in others:
             self.remove(key)
-
-    def remove_run(self, first: int, last: int) -> None:
-        """Remove messages that were taken by `hold_run` permanently, as `remove` does."""
-        if self._refill_from is not None:
-            if self._gone_runs is None:
-                self._gone_runs = NumberSet()
-            self._gone_runs.add(first, last)
-        self._let_go(first, last)
-
-    def return_runs(self, runs: Sequence[Run]) -> None:
-        """Return messages that were taken by `hold_run`: they are ready, and on disk."""
-        for first, last in runs:
-            self._let_go(first, last)
-        self.leave_on_disk(min(first for first, _ in runs))
 
     def _let_go(self, first: int, last: int) -> None:
         if self._held is not None:
@@ -324,13 +319,15 @@ class ReadyWindow(Generic[Item]):
             self._held = NumberSet(run for run in runs if run[0] <= run[1]) or None
         self._horizon = min(self._horizon, from_key)
 
-    def leave_on_disk(self, from_key: int) -> None:
+    def leave_on_disk(self, from_key: int, *, returned: Sequence[Run] = ()) -> None:
         """Note stored messages that are ready, none of them before `from_key`, without adding them.
 
         For messages that are too many to add one by one: a refill reads them later. Taken messages
-        stay taken.
+        stay taken, except for runs of `hold_run` that are `returned`.
         """
         self._forget_from(from_key)
+        for first, last in returned:
+            self._let_go(first, last)
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)

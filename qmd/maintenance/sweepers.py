@@ -72,7 +72,7 @@ class LocalSweeper:
     async def sweep_stored(self, now_s: int, rows_max: int) -> tuple[int, bool]:
         """End stored messages; return their number, and whether there may be more."""
         # A taken message does not end before it is put back, and must not hide the others.
-        busy = sum(queue.unready for queue in self._queues.by_key.values())
+        busy = sum(queue.reserved.unready for queue in self._queues.by_key.values())
         found = await self._services.storage.read(
             partial(expiry.expired_messages, now_s=now_s, rows_max=rows_max + busy)
         )

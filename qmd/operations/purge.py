@@ -122,11 +122,11 @@ class Purger:
                 ended += await self.purge(each, message_class=MessageClass.NACK_QUEUE_DELETED)
             purged += ended
             while any(each.is_settling for each in family) or not self._services.ids.suffice(
-                3 * sum(each.unready for each in family)
+                3 * sum(each.reserved.unready for each in family)
             ):
                 await self._services.storage.batch.barrier()
             # A reader may have given back messages meanwhile, which were not purged yet.
-            before, left = left, sum(each.messages - each.unready for each in family)
+            before, left = left, sum(each.messages - each.reserved.unready for each in family)
             if not left or (left == before and not ended.messages):
                 return purged
 

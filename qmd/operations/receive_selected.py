@@ -201,7 +201,7 @@ class SelectiveReceiver:
         other = self._exclusive.get(queue)
         if other is owner:
             return
-        if other is not None or queue.unready or queue.waiters:
+        if other is not None or queue.reserved.unready or queue.waiters:
             raise _sharing_violation(queue)
         self._exclusive[queue] = owner
 

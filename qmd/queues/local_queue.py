@@ -323,11 +323,6 @@ class LocalQueue(Measured):
         """Return whether a reader has the message, so that no other one can have or end it."""
         return lookup_id in self.taken or self.reserved.has(lookup_id)
 
-    @property
-    def unready(self) -> int:
-        """The number of messages that readers have, those of pipelines included."""
-        return len(self.taken) + self.reserved.unready
-
     def hold(self, reader: Reader, lookup_id: int) -> bool:
         """Take a message for its removal, in memory or on disk; False: another reader has it.
 

@@ -42,8 +42,8 @@ class QueueReservations:
 
     @property
     def unready(self) -> int:
-        """The number of messages that nobody else can take, with those that leave."""
-        return len(self._held) + len(self._leaving)
+        """The number of messages of the queue that readers have: taken, reserved or consumed."""
+        return len(self._queue.taken) + len(self._held) + len(self._leaving)
 
     @property
     def are_leaving(self) -> bool:
@@ -147,10 +147,9 @@ class QueueReservations:
             return
         alone = [run for first, last in runs for run in self._held.free_runs(first, last)]
         if are_there:
-            queue.window.return_runs(alone)
-            return
-        for first, last in alone:
-            queue.window.remove_run(first, last)
+            queue.window.leave_on_disk(min(alone)[0], returned=alone)
+        else:
+            queue.window.remove_all(runs=alone)
 
     def begin_removal(self, runs: Sequence[Run]) -> None:
         """Mark reserved messages as leaving: the open batch deletes them."""
@@ -163,7 +162,7 @@ class QueueReservations:
         queue = self._queue
         for first, last in runs:
             self._leaving.discard(first, last)
-            queue.window.remove_run(first, last)
+        queue.window.remove_all(runs=runs)
         queue.count_out(sum(last - first + 1 for first, last in runs), size)
 
 

@@ -135,13 +135,15 @@ class Batch:
         self.load.bytes += len(packet)
         self.load.count(1)
 
-    def delete_messages(self, keys: Sequence[int]) -> None:
-        """Delete messages; unknown keys are ignored."""
+    def delete_messages(
+        self, keys: Sequence[int] = (), *, runs: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        """Delete messages; unknown keys are ignored.
+
+        `runs` are successive keys: the first and the last, and the bytes of their packets.
+        """
         self._message_deletions += keys
         self.load.count(len(keys))
-
-    def delete_message_runs(self, runs: Sequence[tuple[int, int, int]]) -> None:
-        """Delete all messages of runs: the first and the last key, and the bytes of the packets."""
         for first, last, size in runs:
             if last - first < FEW:
                 self._message_deletions += range(first, last + 1)

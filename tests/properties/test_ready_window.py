@@ -113,8 +113,7 @@ class Queue(RuleBasedStateMachine):
             self.model.added.update(key)
             self.window.leave_on_disk(min(key))
         elif kind == "remove runs":
-            for run in runs_of(key):
-                self.window.remove_run(*run)
+            self.window.remove_all(runs=runs_of(key))
             self.model.leaving.difference_update(key)
             self.model.taken.difference_update(key)
             self.model.held.difference_update(key)
@@ -279,7 +278,7 @@ class Queue(RuleBasedStateMachine):
         """Release several held messages, as a shared reader does."""
         keys = sorted(self.model.held & self.model.disk)[: 1 + choice % 8]
 
-        self.window.return_runs(runs_of(keys))
+        self.window.leave_on_disk(min(keys), returned=runs_of(keys))
 
         self.model.taken.difference_update(keys)
         self.model.held.difference_update(keys)

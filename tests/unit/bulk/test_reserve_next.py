@@ -23,5 +23,6 @@ def test_messages_are_chosen_by_arrival(rows_max: int, bytes_max: int, expected:
     sizes = {3: 30, 1: 10, LOW_PRIORITY | 2: 20}
 
     chosen = _first(sizes, rows_max, bytes_max)
-    assert chosen.lookup_ids == expected
-    assert chosen.sizes == [sizes[each] for each in expected]
+    assert chosen.runs == [(each, each) for each in expected]
+    assert chosen.messages == len(expected)
+    assert chosen.bytes == sum(sizes[each] for each in expected)

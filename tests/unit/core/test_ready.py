@@ -244,7 +244,7 @@ class TestRefill:
         one.pop()
         one.hold_run(NORMAL | 2, NORMAL | 3)
 
-        one.return_runs([(NORMAL | 2, NORMAL | 3)])
+        one.leave_on_disk(NORMAL | 2, returned=[(NORMAL | 2, NORMAL | 3)])
 
         assert one.horizon == NORMAL | 2
         read(one, NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
