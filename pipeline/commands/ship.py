@@ -113,9 +113,11 @@ def ship(
 
 
 def _summary(done: Shipped, *, dry_run: bool) -> str:
+    from qmd.cli.output import counted
+
     would = "would be " if dry_run else ""
     return (
-        f"{done.events} events and {done.messages} messages {would}shipped"
-        + (f" in {done.files} files" if done.files else "")
-        + (f", {done.removed_files} old files removed" if done.removed_files else "")
+        f"{counted(done.events, 'event')} and {counted(done.messages, 'message')} {would}shipped"
+        + (f" in {counted(done.files, 'file')}" if done.files else "")
+        + (f", {counted(done.removed_files, 'old file')} removed" if done.removed_files else "")
     )

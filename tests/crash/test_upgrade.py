@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
+import struct
 from contextlib import closing
 
 import pytest
 
+from protocol.identifiers import guid_bytes
 from storage.engine import schema
 from tests.crash import old_folder
 from tests.crash.control import Control
@@ -113,6 +116,71 @@ def test_an_upgrade_can_be_interrupted_at_any_act(machine: Machine, version: int
         assert holds_everything(machine.connect())
         assert machine.terminate() == 0
         assert version_of(machine) == latest
+
+
+def reserve_in_schema_43(machine: Machine, queue: bytes) -> None:
+    """Reserve all messages of a queue in single rows, but for one, as that version did."""
+    with closing(sqlite3.connect(machine.data / "queues.db")) as db:
+        (queue_id,) = db.execute("SELECT id FROM queue WHERE key LIKE '%plain'").fetchone()
+        keys = [
+            key for (key,) in db.execute("SELECT key FROM message WHERE key >> 48 = ?", (queue_id,))
+        ]
+        del keys[2]
+        db.execute("INSERT INTO reader VALUES (1, 'archive', 7, 0)")
+        db.execute(
+            "INSERT INTO reader_queue VALUES (1, 1, ?, ?, 0, 0, ?, 0, 0, 0, 0)",
+            (queue_id, queue, len(keys) + 1),
+        )
+        db.executemany(
+            "INSERT INTO reservation VALUES (?, ?)",
+            [(1 << 44 | position, key) for position, key in enumerate(keys, 1)],
+        )
+        db.commit()
+
+
+def reserved(control: Control) -> tuple[str, list[bytes]]:
+    """Open the reader; return its queue, and the packets that it has reserved."""
+    [queue] = control.ask("open_reader", "archive", [r"private$\plain"])["queues"]
+    answer = control.ask(
+        "read_range", queue["queue"], queue["position"], queue["reserved"], 100, 1 << 20, "archive"
+    )
+    ends = struct.unpack(f"<{answer[0] + 1}i", answer[9])
+    return queue["queue"], [answer[10][begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def test_reservations_of_schema_43_are_kept_by_an_upgrade_at_any_act(machine: Machine):
+    old_folder.restore(43, machine.data, old_folder.PORT)
+    assert machine.start(), machine.said()
+    everything = peek(machine.connect(), r"private$\plain")
+    name, packets = reserved(machine.connect())
+    assert packets == []
+    assert machine.terminate() == 0
+
+    def begin(fault: Fault) -> bool:
+        machine.wipe()
+        machine.changes = ["migrate"]
+        old_folder.restore(43, machine.data, old_folder.PORT)
+        reserve_in_schema_43(machine, guid_bytes(name))
+        return machine.start(fault)
+
+    assert begin(Fault("kill", 0, EVERYTHING))
+    acts = machine.count.value
+    machine.terminate()
+    for at in range(1, acts + 1, STEP):
+        begin(Fault("kill", at, EVERYTHING))
+        machine.kill()
+        assert machine.start(), machine.said()
+        control = machine.connect()
+        assert reserved(control) == (name, everything[:2] + everything[3:])
+        assert peek(control, r"private$\plain") == everything[2:3]
+        fence = control.ask("open_reader", "archive", [name])["fence"]
+        control.ask("consume", "archive", fence, {name: 4})
+        assert reserved(control) == (name, everything[5:])
+        assert machine.terminate() == 0
+        with closing(sqlite3.connect(machine.data / "queues.db")) as db:
+            rows = db.execute("SELECT id & 0xFFFF, messages FROM reservation").fetchall()
+        assert sum(messages for _, messages in rows) == len(everything) - 5
+        assert len(rows) < len(everything) - 5
 
 
 def test_a_folder_of_a_newer_version_is_not_changed(machine: Machine):
