@@ -55,17 +55,37 @@ class Consumer:
         self._damage = damage
 
     async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
-        """Consume the next messages up to position `end` in one commit.
+        """Consume the next messages up to position `end`, in pieces, each in one commit.
 
         Return their number and their bytes, which may be fewer than requested.
         """
         if held.shared:
             return await self._consume_shared(held, end)
-        queue = held.queue
-        page = await self._services.storage.read(
-            partial(_held_page, reader_queue_id=held.id, after=held.position, until=end)
+        messages = size = 0
+        page = await self._page(held, held.position, end)
+        while True:
+            # The next piece is read while this one is committed: the two need other threads.
+            following = (
+                asyncio.ensure_future(self._page(held, page.end, end)) if page.end < end else None
+            )
+            try:
+                await self._consume_page(held, page)
+            except BaseException:
+                if following is not None:
+                    following.cancel()
+                raise
+            messages, size = messages + len(page.packets), size + page.size
+            if following is None:
+                return messages, size
+            page = await following
+
+    async def _page(self, held: ReaderQueue, after: int, end: int) -> _Page:
+        return await self._services.storage.read(
+            partial(_held_page, reader_queue_id=held.id, after=after, until=end)
         )
-        position = page.end
+
+    async def _consume_page(self, held: ReaderQueue, page: _Page) -> None:
+        queue = held.queue
         prepared = None
         if len(page.requesting) > ACKNOWLEDGED_AT_ONCE and not queue.holds_ended:
             prepared = await self._removals.prepare(page.requesting)
@@ -93,7 +113,7 @@ class Consumer:
             partial(
                 reservations.consumed,
                 reader_queue_id=held.id,
-                position=position,
+                position=page.end,
                 messages=messages,
                 size=size,
             )
@@ -104,8 +124,7 @@ class Consumer:
         queue.reserved.end_removal(runs, size)
         broken = [row.key & LOOKUP_MASK for row in page.broken]
         queue.reserved.release([*runs_of(broken), *page.gone], are_there=False)
-        _add_consumed(held, position, messages, size)
-        return messages, size
+        _add_consumed(held, page.end, messages, size)
 
     async def _consume_shared(self, held: ReaderQueue, end: int) -> tuple[int, int]:
         """Advance the position of a shared reader; the messages stay in the queue."""

@@ -4,7 +4,7 @@ import asyncio
 import random
 import sqlite3
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +117,39 @@ def test_no_change_of_the_storage_itself_is_a_difference(
                         await storage.batch.run(trim)
                     assert await storage.compare() == []
                     await storage.read(has_totals_of_rows)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("missing", [[], [1], [7, 8], range(1, 101)])
+def test_a_run_of_deletions_counts_the_rows_that_are_there(
+    folder: Path, missing: Sequence[int]
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, *range(1, 111))
+            storage.batch.insert_shared_part(1, b"the end")
+            for number in (200, 201):
+                storage.batch.insert_message(key(number), b"head", 1, part=(1, 7))
+            await durable(storage)
+            (size,) = await storage.read(
+                lambda db: db.execute(
+                    "SELECT sum(length(packet)) FROM message WHERE key <= ?", (key(100),)
+                ).fetchone()
+            )
+            storage.batch.delete_messages([key(each) for each in missing])
+            await durable(storage)
+            runs = [(key(1), key(100), size), (key(105), key(106), 0), (key(200), key(201), 22)]
+            storage.batch.delete_messages(runs=runs)
+            await durable(storage)
+
+            left = await storage.read(lambda db: [row.key for row in messages.page(db, 16)])
+            assert left == [key(each) for each in (*range(101, 105), *range(107, 111))]
+            assert await storage.compare() == []
+            await storage.read(has_totals_of_rows)
+            count = "SELECT count(*) FROM shared_part"
+            parts = await storage.read(lambda db: db.execute(count).fetchone())
+            assert parts == (0,)
 
     asyncio.run(scenario())
 
