@@ -28,10 +28,11 @@ def quick_page(db: sqlite3.Connection) -> ranges.QuickPage | None:
     return ranges.quick_page(db, scans, rows_max=100, bytes_max=1 << 20)
 
 
+@pytest.mark.parametrize("gone", [(), (3,), (1, 50, 51, 99), tuple(range(40, 70))])
 @pytest.mark.parametrize("rows_max", [1, 16, 17, 99, 100, 101])
 @pytest.mark.parametrize("bytes_max", [1, 1600, 1601, 9999, 10_000, 10_001])
 def test_the_quick_page_equals_the_page(
-    db: sqlite3.Connection, rows_max: int, bytes_max: int
+    db: sqlite3.Connection, rows_max: int, bytes_max: int, gone: tuple[int, ...]
 ) -> None:
     insert(db, *[7] * 100)
     reader = 3
@@ -42,7 +43,9 @@ def test_the_quick_page_equals_the_page(
         " VALUES (?, 1, ?, zeroblob(16), 0, 0, 1, 0, 0, 0, 0)",
         (reader, QUEUE),
     )
-    reservations.reserve(db, reader, runs_of(keys), at_s=1, arrival=None)
+    for some in (keys[:60], keys[60:]):
+        reservations.reserve(db, reader, runs_of(some), at_s=1, arrival=None)
+    messages.delete(db, [message_key(QUEUE, 7, at) for at in gone])
     limits = {"rows_max": rows_max, "bytes_max": bytes_max}
 
     for scans in (ranges.arrived(db, QUEUE, 2, 99), ranges.reserved(reader, 2, 99)):
@@ -56,7 +59,7 @@ def test_the_quick_page_equals_the_page(
             row[-1] for row in found
         ]
         # `may_be_more` is not defined for a page that ends with its range.
-        assert quick.may_be_more == may_be_more or found[-1][0] == 99
+        assert quick.may_be_more == may_be_more or found[-1][0] >= 98
 
 
 def test_rare_properties_are_left_to_the_normal_page(db: sqlite3.Connection) -> None:
