@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -48,10 +50,12 @@ class Readers:
                 self._stale.append(each.id)
                 continue
             queues[each.id] = self.add_queue(by_id[each.reader_id], queue, each)
-        for queue_id, run in stored.runs:
+        for queue_id, runs in groupby(stored.runs, itemgetter(0)):
             held = queues.get(queue_id)
             if held is not None:
-                held.queue.reserved.restore(run.first & LOOKUP_MASK, run.last & LOOKUP_MASK)
+                held.queue.reserved.restore(
+                    [(first & LOOKUP_MASK, last & LOOKUP_MASK) for _, (first, last) in runs]
+                )
 
     def add(self, row: ReaderRow) -> Reader:
         """Add a reader that the storage has, without queues."""

@@ -10,7 +10,7 @@ as much memory as an entry of a dictionary and one of a set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 Run = tuple[int, int]  # the first and the last number of a run
 
@@ -58,10 +58,13 @@ class NumberSet:
 
     def touches(self, first: int, last: int) -> bool:
         """Return whether any number of a run has a holder."""
+        if not self._count:
+            return False
         layer = self._layers[0]
-        return bool(layer) and any(
-            layer.get(block, 0) & bits for block, bits in _pieces(first, last)
-        )
+        block = first >> _BITS
+        if block == last >> _BITS:
+            return bool(layer.get(block, 0) & _bits(first, last))
+        return any(layer.get(block, 0) & bits for block, bits in _pieces(first, last))
 
     def first_free(self, number: int) -> int:
         """Return the lowest number from `number` on that has no holder."""
@@ -88,38 +91,75 @@ class NumberSet:
 
     def add(self, first: int, last: int) -> None:
         """Add a holder to each number of a run."""
+        block = first >> _BITS
+        if block == last >> _BITS:
+            self._add(block, _bits(first, last))
+            return
         for block, bits in _pieces(first, last):
-            depth = 0
-            while bits:
-                if depth == len(self._layers):
-                    self._layers.append({})
-                layer = self._layers[depth]
-                before = layer.get(block, 0)
-                layer[block] = before | bits
-                if depth == 0:
-                    self._count += (bits & ~before).bit_count()
-                bits &= before
-                depth += 1
+            self._add(block, bits)
+
+    def _add(self, block: int, bits: int) -> None:
+        layer = self._layers[0]
+        before = layer.get(block, 0)
+        layer[block] = before | bits
+        self._count += (bits & ~before).bit_count()
+        bits &= before
+        depth = 1
+        while bits:  # numbers that have a holder already
+            if depth == len(self._layers):
+                self._layers.append({})
+            layer = self._layers[depth]
+            before = layer.get(block, 0)
+            layer[block] = before | bits
+            bits &= before
+            depth += 1
 
     def discard(self, first: int, last: int) -> None:
         """Remove a holder from each number of a run that has one."""
-        for block, bits in _pieces(first, last):
-            for layer in reversed(self._layers):
-                before = layer.get(block, 0)
-                gone = before & bits
-                if not gone:
-                    continue
-                if gone == before:
-                    del layer[block]
-                else:
-                    layer[block] = before ^ gone
-                if layer is self._layers[0]:
-                    self._count -= gone.bit_count()
-                bits ^= gone
-                if not bits:
-                    break
+        block = first >> _BITS
+        if block == last >> _BITS:
+            self._discard(block, _bits(first, last))
+        else:
+            for block, bits in _pieces(first, last):
+                self._discard(block, bits)
+        self._trim()
+
+    def _trim(self) -> None:
         while len(self._layers) > 1 and not self._layers[-1]:
             self._layers.pop()
+
+    def _discard(self, block: int, bits: int) -> None:
+        for depth in range(len(self._layers) - 1, -1, -1):
+            layer = self._layers[depth]
+            before = layer.get(block, 0)
+            gone = before & bits
+            if not gone:
+                continue
+            if gone == before:
+                del layer[block]
+            else:
+                layer[block] = before ^ gone
+            if not depth:
+                self._count -= gone.bit_count()
+            bits ^= gone
+            if not bits:
+                return
+
+    def touches_any(self, runs: Sequence[Run]) -> bool:
+        """Return whether any number of these runs has a holder."""
+        layer = self._layers[0]
+        return bool(layer) and any(layer.get(block, 0) & bits for block, bits in _blocks(runs))
+
+    def add_all(self, runs: Sequence[Run]) -> None:
+        """Add a holder to each number of these runs, no two of which have a number in common."""
+        for block, bits in _blocks(runs):
+            self._add(block, bits)
+
+    def discard_all(self, runs: Sequence[Run]) -> None:
+        """Remove a holder from each number of these runs, as `add_all` adds one."""
+        for block, bits in _blocks(runs):
+            self._discard(block, bits)
+        self._trim()
 
     def copy(self) -> NumberSet:
         """Return the numbers as they are now, each with one holder."""
@@ -178,6 +218,28 @@ def _runs_of_blocks(layer: _Layer) -> Iterator[Run]:
 def _lowest(bits: int) -> int:
     """Return the place of the lowest bit that is set."""
     return (bits & -bits).bit_length() - 1
+
+
+def _bits(first: int, last: int) -> int:
+    """Return the bits of a run within one block."""
+    return ((2 << (last - first)) - 1) << (first & _MASK)
+
+
+def _blocks(runs: Iterable[Run]) -> Iterator[tuple[int, int]]:
+    """Yield the blocks of runs, each with the bits of its numbers; adjacent short runs together."""
+    current, found = -1, 0
+    for first, last in runs:
+        block = first >> _BITS
+        if block != last >> _BITS:
+            yield from _pieces(first, last)
+            continue
+        if block != current:
+            if found:
+                yield current, found
+            current, found = block, 0
+        found |= ((2 << (last - first)) - 1) << (first & _MASK)
+    if found:
+        yield current, found
 
 
 def _pieces(first: int, last: int) -> Iterator[tuple[int, int]]:

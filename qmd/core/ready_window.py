@@ -14,7 +14,7 @@ on from the horizon and moves it up. Express messages exist only in memory: they
 number, and wait at the horizon until the messages that may precede them have been read.
 
 A taken message is still on disk. Its key is remembered until `remove` or `put_back`, because a
-refill may read the message again; so are the keys of `hold_run`. Call `remove` only when no refill
+refill may read the message again; so are the keys of `hold_runs`. Call `remove` only when no refill
 that begins later can see the row: after the commit that deleted it, or once that commit precedes
 every further read in the writer's queue.
 """
@@ -245,13 +245,16 @@ class ReadyWindow(Generic[Item]):
         self._taken.add(key)
         return True
 
-    def hold_run(self, first: int, last: int) -> None:
+    def hold_runs(self, runs: Sequence[Run]) -> None:
         """Take stored messages as `hold` does, all that have these keys; none may be taken."""
         if self._held is None:
             self._held = NumberSet()
-        self._held.add(first, last)
-        if not self._entries:
-            return
+        self._held.add_all(runs)
+        if self._entries:
+            for first, last in runs:
+                self._extract_run(first, last)
+
+    def _extract_run(self, first: int, last: int) -> None:
         if last - first < FEW:
             for key in range(first, last + 1):
                 if (entry := _extract(self._stored[key >> LEVEL_SHIFT_BITS], key)) is not None:
@@ -280,21 +283,22 @@ class ReadyWindow(Generic[Item]):
         if self._refill_from is not None:
             self._gone.add(key)
         self.take(key)
-        self._let_go(key, key)
+        if self._held is not None:
+            self._let_go(((key, key),))
         self._taken.discard(key)
         self._taken_express.discard(key)
 
     def remove_all(self, keys: Collection[int] = (), *, runs: Sequence[Run] = ()) -> None:
         """Remove messages permanently, as `remove` does; most of them are taken.
 
-        `runs` were taken by `hold_run`.
+        `runs` were taken by `hold_runs`.
         """
-        for first, last in runs:
+        if runs:
             if self._refill_from is not None:
                 if self._gone_runs is None:
                     self._gone_runs = NumberSet()
-                self._gone_runs.add(first, last)
-            self._let_go(first, last)
+                self._gone_runs.add_all(runs)
+            self._let_go(runs)
         others = [key for key in keys if key not in self._taken]
         if self._refill_from is not None:
             self._gone.update(keys)
@@ -302,9 +306,9 @@ class ReadyWindow(Generic[Item]):
         for key in others:
             self.remove(key)
 
-    def _let_go(self, first: int, last: int) -> None:
+    def _let_go(self, runs: Sequence[Run]) -> None:
         if self._held is not None:
-            self._held.discard(first, last)
+            self._held.discard_all(runs)
             self._held = self._held or None
 
     def clear_to_disk(self, from_key: int) -> None:
@@ -323,11 +327,10 @@ class ReadyWindow(Generic[Item]):
         """Note stored messages that are ready, none of them before `from_key`, without adding them.
 
         For messages that are too many to add one by one: a refill reads them later. Taken messages
-        stay taken, except for runs of `hold_run` that are `returned`.
+        stay taken, except for runs of `hold_runs` that are `returned`.
         """
         self._forget_from(from_key)
-        for first, last in returned:
-            self._let_go(first, last)
+        self._let_go(returned)
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)

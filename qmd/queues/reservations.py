@@ -82,7 +82,7 @@ class QueueReservations:
         if lookup_id in queue.express:
             queue.window.take(lookup_id)
         else:
-            queue.window.hold_run(lookup_id, lookup_id)
+            queue.window.hold_runs([(lookup_id, lookup_id)])
         self._held.add(lookup_id, lookup_id)
         return True
 
@@ -92,14 +92,17 @@ class QueueReservations:
         A message that another reader has is left out, also if it is reserved, unless `shared`.
         With `shared` the reservation ends before the first one that is left out.
         """
+        if self._are_free(runs, shared=shared):
+            self._hold(runs)
+            return list(runs)
         found: list[Run] = []
-        for first, last in runs:
-            if self._is_free(first, last, shared=shared):
-                self._hold(first, last)
-                found.append((first, last))
+        for run in runs:
+            if self._are_free([run], shared=shared):
+                self._hold([run])
+                found.append(run)
                 continue
             some: list[int] = []
-            for lookup_id in range(first, last + 1):
+            for lookup_id in range(run[0], run[1] + 1):
                 if self.add(lookup_id, shared=shared):
                     some.append(lookup_id)
                 elif shared:
@@ -107,19 +110,24 @@ class QueueReservations:
             found += runs_of(some)
         return found
 
-    def _is_free(self, first: int, last: int, *, shared: bool) -> bool:
-        if self._leaving.touches(first, last) or (not shared and self._held.touches(first, last)):
-            return False
-        return not _has_any(self._queue.taken, first, last)
+    def _are_free(self, runs: Sequence[Run], *, shared: bool) -> bool:
+        taken = self._queue.taken
+        return (
+            not self._leaving.touches_any(runs)
+            and (shared or not self._held.touches_any(runs))
+            and not (taken and any(_has_any(taken, first, last) for first, last in runs))
+        )
 
-    def _hold(self, first: int, last: int) -> None:
-        for run in self._held.free_runs(first, last):
-            self._queue.window.hold_run(*run)
-        self._held.add(first, last)
+    def _hold(self, runs: Sequence[Run]) -> None:
+        free = runs
+        if self._held.touches_any(runs):
+            free = [run for first, last in runs for run in self._held.free_runs(first, last)]
+        self._queue.window.hold_runs(free)
+        self._held.add_all(runs)
 
-    def restore(self, first: int, last: int) -> None:
-        """Reserve a run for one more reader, as the disk has it; only at a start."""
-        self._hold(first, last)
+    def restore(self, runs: Sequence[Run]) -> None:
+        """Reserve runs for one more reader, as the disk has them; only at a start."""
+        self._hold(runs)
 
     def now_stored(self, lookup_id: int) -> None:
         """Change a reserved express message to a stored one, after the commit of its row."""
@@ -127,7 +135,7 @@ class QueueReservations:
         message = queue.express[lookup_id]
         queue.express.drop(lookup_id, message.packet, message.expires_at_s)
         queue.window.remove(lookup_id)
-        queue.window.hold_run(lookup_id, lookup_id)
+        queue.window.hold_runs([(lookup_id, lookup_id)])
 
     def release(self, runs: Sequence[Run], *, are_there: bool) -> None:
         """End one reservation of each of these messages.
@@ -139,13 +147,14 @@ class QueueReservations:
             return
         queue = self._queue
         before = len(self._held)
-        for first, last in runs:
-            self._held.discard(first, last)
+        self._held.discard_all(runs)
         freed = before - len(self._held)
         queue.returns += freed
         if not freed:
             return
-        alone = [run for first, last in runs for run in self._held.free_runs(first, last)]
+        alone = runs
+        if self._held.touches_any(runs):  # others have some
+            alone = [run for first, last in runs for run in self._held.free_runs(first, last)]
         if are_there:
             queue.window.leave_on_disk(min(alone)[0], returned=alone)
         else:
@@ -153,15 +162,13 @@ class QueueReservations:
 
     def begin_removal(self, runs: Sequence[Run]) -> None:
         """Mark reserved messages as leaving: the open batch deletes them."""
-        for first, last in runs:
-            self._held.discard(first, last)
-            self._leaving.add(first, last)
+        self._held.discard_all(runs)
+        self._leaving.add_all(runs)
 
     def end_removal(self, runs: Sequence[Run], size: int) -> None:
         """Forget removed messages after the commit; `size` is the bytes of their packets."""
         queue = self._queue
-        for first, last in runs:
-            self._leaving.discard(first, last)
+        self._leaving.discard_all(runs)
         queue.window.remove_all(runs=runs)
         queue.count_out(sum(last - first + 1 for first, last in runs), size)
 

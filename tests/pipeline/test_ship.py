@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")
 
+from pipeline.commands.ship import _summary
 from pipeline.ship.destination import Target
 from pipeline.ship.shipment import Notes, Ship, ShipFailed, Shipped
 from qmd.client import blocking
@@ -279,3 +280,11 @@ def test_notes_of_the_previous_release_are_read(daemon: Daemon, tmp_path: Path) 
     note.write_text(json.dumps(reported))
 
     assert shipped(daemon, lake).events == 0
+
+
+def test_the_summary_counts_in_singular_and_plural() -> None:
+    one = Shipped(events=1, messages=1, files=1, removed_files=1)
+    assert _summary(one, dry_run=False) == (
+        "1 event and 1 message shipped in 1 file, 1 old file removed"
+    )
+    assert _summary(Shipped(events=2), dry_run=True) == "2 events and 0 messages would be shipped"

@@ -204,8 +204,7 @@ class Queue(RuleBasedStateMachine):
     def hold_runs(self, choice):
         keys = sorted(self.model.ready)[choice % len(self.model.ready) :]
 
-        for run in runs_of(keys):
-            self.window.hold_run(*run)
+        self.window.hold_runs(runs_of(keys))
 
         self.model.taken.update(keys)
         self.model.held.update(keys)

@@ -33,6 +33,17 @@ def test_it_counts_the_holders_of_each_number(seed: int) -> None:
             model.subtract(number for number in each if model[number])
             model = +model
 
+        some = runs_of(sorted({drawn_run(draw)[0] for _ in range(draw.choice([0, 1, 30]))}))
+        each = [number for first, last in some for number in range(first, last + 1)]
+        assert numbers.touches_any(some) == any(number in model for number in each)
+        if draw.random() < 0.5:
+            numbers.add_all(some)
+            model.update(each)
+        else:
+            numbers.discard_all(some)
+            model.subtract(number for number in each if model[number])
+            model = +model
+
         assert len(numbers) == len(model)
         assert bool(numbers) == bool(model)
         first, last = drawn_run(draw)

@@ -242,7 +242,7 @@ class TestRefill:
     def test_messages_that_are_returned_to_the_disk_are_read_again(self):
         one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
         one.pop()
-        one.hold_run(NORMAL | 2, NORMAL | 3)
+        one.hold_runs([(NORMAL | 2, NORMAL | 3)])
 
         one.leave_on_disk(NORMAL | 2, returned=[(NORMAL | 2, NORMAL | 3)])
 
