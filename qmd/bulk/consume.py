@@ -18,6 +18,7 @@ from qmd.core.number_set import Run, runs_of
 from qmd.core.packet_fields import which_may_want_word
 from qmd.events.header import EventHeader, Kind, runs_of_sources
 from qmd.operations.receive import ACKNOWLEDGED_AT_ONCE
+from storage.engine.batch import FEW
 from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
@@ -92,7 +93,7 @@ class Consumer:
         # Each message may need a number for an acknowledgment, a final ack and a copy.
         while not self._services.ids.suffice(3 * len(page.packets)):
             await self._services.storage.batch.barrier()
-        runs = [run for run, _ in page.runs]
+        runs = [(first, last) for first, last, _ in page.runs]
         messages, size = len(page.packets), page.size
         batch = self._services.storage.batch
         queue.reserved.begin_removal(runs)
@@ -106,9 +107,12 @@ class Consumer:
             reported = [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
             self._dead_letters.received(queue, reported, prepared)
         base = queue.id << LOOKUP_BITS
-        batch.delete_messages(
-            runs=[(base | first, base | last, of_run) for (first, last), of_run in page.runs]
-        )
+        if len(runs) * FEW > messages:
+            batch.delete_messages([base | each for each in page.lookup_ids])
+        else:
+            batch.delete_messages(
+                runs=[(base | first, base | last, of_run) for first, last, of_run in page.runs]
+            )
         done = batch.run(
             partial(
                 reservations.consumed,
@@ -166,7 +170,7 @@ class _Page(NamedTuple):
     end: int  # the position of the last one, or of the range
     lookup_ids: list[int]  # of the intact messages
     packets: tuple[bytes, ...]
-    runs: list[tuple[Run, int]]  # of their lookup ids, with the bytes of each run
+    runs: list[tuple[int, int, int]]  # of their lookup ids, with the bytes of each run
     size: int  # of their packets
     requesting: list[tuple[int, bytes]]  # those that may request an acknowledgment
     #: The intact messages for the event log: source, numbers, sizes, places.
@@ -222,11 +226,12 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
     )
 
 
-def _runs_with_sizes(lookup_ids: list[int], sizes: list[int]) -> list[tuple[Run, int]]:
-    found: list[tuple[Run, int]] = []
+def _runs_with_sizes(lookup_ids: list[int], sizes: list[int]) -> list[tuple[int, int, int]]:
+    """Return runs of lookup ids: the first, the last, and the bytes of the packets."""
+    found: list[tuple[int, int, int]] = []
     at = 0
     for first, last in runs_of(lookup_ids):
         end = at + last - first + 1
-        found.append(((first, last), sum(sizes[at:end])))
+        found.append((first, last, sum(sizes[at:end]) if end - at > 1 else sizes[at]))
         at = end
     return found

@@ -117,7 +117,8 @@ class Reserver:
         )
         for lookup_id in express:
             queue.reserved.now_stored(lookup_id)
-        count, size = sum(run.messages for run in done.runs), found.bytes
+        count = sum([last - first for first, last in done.runs]) + len(done.runs)
+        size = found.bytes
         held.next, held.reserved_at_s = done.position + count, now_s
         if held.shared:
             held.arrival = arrival

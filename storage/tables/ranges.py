@@ -27,6 +27,9 @@ from storage.tables.keys import (
 from storage.tables.runs import POSITION_MAX, HeldRun, held_runs, position_range
 from storage.vault import open_row, vault_of
 
+#: Runs of which the positions are computed one by one.
+FEW_RUNS = 64
+
 #: Rows that are fetched together: their memory is reused for the next chunk.
 CHUNK_ROWS = 256
 FIRST_ROWS = 16
@@ -234,18 +237,20 @@ def quick_page(
     if len(scans) != 1:
         return None
     scan = scans[0]
-    # Each column costs as much as a fifth of the rest of the row: positions are computed.
+    # Before the rows: what is consumed in between is missing, and the others keep their positions.
+    runs = None if scan.held is None else held_runs(db, *scan.held, runs_max=FEW_RUNS)
+    # Each column costs as much as a fifth of the rest of the row: positions follow from the runs,
+    # if these are few.
+    positions = [scan.position] if runs is not None and len(runs) == FEW_RUNS else []
     has_vault = vault_of(db) is not None
     seals = ["m.key", "m.seal"] if has_vault else []
-    columns = [_LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
+    columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
     found = _Columns()
-    # Before the rows: what is consumed in between is missing, and the others keep their positions.
-    runs = None if scan.held is None else held_runs(db, *scan.held, runs_max=rows_max)
     rows = scan.run(db, ", ".join(columns))
     while chunk := rows.fetchmany(found.likely_rows(bytes_max)):
         if has_vault:
             chunk = [_opened(db, row) for row in chunk]
-        lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
+        *first, lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
         if not all(lookup_ids) or tuple(map(crc32, packets)) != checksums:
             return None
         sizes = list(map(len, packets))
@@ -257,7 +262,7 @@ def quick_page(
                 packets[:end],
             )
             sizes = sizes[:end]
-        found.add(lookup_ids, arrived_at_ms)
+        found.add(first[0][:end] if first else (), lookup_ids, arrived_at_ms)
         found.add_packets(packets, sizes)
         if found.bytes >= bytes_max or found.count >= rows_max:
             return found.page(runs, may_be_more=True)
@@ -301,7 +306,7 @@ class _Columns:
     """A page under construction.  Packets are joined in groups as they are read."""
 
     def __init__(self) -> None:
-        self.lookup_ids, self.arrived_at_ms = array("q"), array("q")
+        self.positions, self.lookup_ids, self.arrived_at_ms = array("q"), array("q"), array("q")
         self.sizes = array("i")
         self.packets: list[bytes] = []
         self.bytes = 0
@@ -310,7 +315,13 @@ class _Columns:
     def count(self) -> int:
         return len(self.lookup_ids)
 
-    def add(self, lookup_ids: tuple[int, ...], arrived_at_ms: tuple[int, ...]) -> None:
+    def add(
+        self,
+        positions: tuple[int, ...],
+        lookup_ids: tuple[int, ...],
+        arrived_at_ms: tuple[int, ...],
+    ) -> None:
+        self.positions.extend(positions)
         self.lookup_ids.extend(lookup_ids)
         self.arrived_at_ms.extend(arrived_at_ms)
 
@@ -326,7 +337,9 @@ class _Columns:
 
     def page(self, runs: list[HeldRun] | None, *, may_be_more: bool) -> QuickPage | None:
         """Return the page; `runs` are those of a reader, and None if it reads by arrival."""
-        if runs is None:
+        if self.positions:
+            positions = self.positions
+        elif runs is None:
             positions = _arrivals(self.lookup_ids)
         elif (found := _positions(runs, self.lookup_ids)) is not None:
             positions = found

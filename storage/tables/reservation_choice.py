@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from storage.tables.keys import LOOKUP_MASK
 from storage.tables.ranges import CHUNK_ROWS, Scan, arrived, by_arrival
-from storage.tables.runs import Run
+from storage.tables.runs import Run, runs_of
 
 #: Rows of which SQLite returns the figures together.
 STRETCH_ROWS = 2048
@@ -59,20 +59,37 @@ class _Choice:
         self._limits = limits
         self._busy = busy
         self._runs: list[Run] = []
+        self._keys: list[int] = []  # chosen ones behind the runs
         self._sizes: dict[int, int] | None = {} if with_sizes else None
         self.messages = self.bytes = 0
         self.stop: int | None = None
 
     def chosen(self) -> Chosen:
+        self._join_keys()
         return Chosen(self._runs, self.messages, self.bytes, self.stop, self._sizes)
 
-    def add(self, first: int, last: int, size: int) -> None:
-        """Add successive keys, whose packets have `size` bytes."""
-        if self._runs and self._runs[-1].last + 1 == first:
-            self._runs[-1] = Run(self._runs[-1].first, last)
+    def _join_keys(self) -> None:
+        keys, self._keys = self._keys, []
+        for run in runs_of(keys):
+            self._join(run)
+
+    def _join(self, run: Run) -> None:
+        if self._runs and self._runs[-1].last + 1 == run.first:
+            self._runs[-1] = Run(self._runs[-1].first, run.last)
         else:
-            self._runs.append(Run(first, last))
-        self.messages += last - first + 1
+            self._runs.append(run)
+
+    def add(self, run: Run, size: int) -> None:
+        """Add successive keys, whose packets have `size` bytes."""
+        self._join_keys()
+        self._join(run)
+        self.messages += run.messages
+        self.bytes += size
+
+    def add_keys(self, keys: list[int], size: int) -> None:
+        """Add keys with gaps between them, whose packets have `size` bytes."""
+        self._keys += keys
+        self.messages += len(keys)
         self.bytes += size
 
     def add_rows(self, rows: Iterable[tuple[int, int, int | None, int]]) -> bool:
@@ -92,7 +109,9 @@ class _Choice:
                 self.messages and self.bytes + packet_bytes > limits.bytes_max
             ):
                 return False
-            self.add(key, key, packet_bytes)
+            self._keys.append(key)
+            self.messages += 1
+            self.bytes += packet_bytes
             if self._sizes is not None:
                 self._sizes[key] = packet_bytes
         return True
@@ -155,8 +174,12 @@ def _choose_stretches(
         if not count:
             return
         run = Run(first, last)
-        if run.messages == count and choice.fits(run, size, expiring, latest_ms):
-            choice.add(*run, size)
+        if choice.fits(run, size, expiring, latest_ms):
+            if run.messages == count:
+                choice.add(run, size)
+            else:
+                keys = "SELECT key FROM message WHERE key > ? AND key <= ? ORDER BY key"
+                choice.add_keys([key for (key,) in db.execute(keys, (behind, last))], size)
         else:
             rows = db.execute(
                 f"SELECT {_COLUMNS} FROM message WHERE key > ? AND key <= ? ORDER BY key",

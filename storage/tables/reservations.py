@@ -173,10 +173,12 @@ def reserve(
     ).fetchone()
     found, missing = _present(db, candidates)
     rows: list[tuple[int, int, int]] = []
+    base = reader_queue_id << POSITION_BITS
     following = first
-    for run in found:
-        following += run.messages
-        rows.append((reader_queue_id << POSITION_BITS | following - 1, run.last, run.messages))
+    for first_key, last_key in found:
+        count = last_key - first_key + 1
+        following += count
+        rows.append((base | following - 1, last_key, count))
     many_rows.insert(db, "reservation (id, key, messages)", rows, 0)
     db.execute(
         "UPDATE reader_queue SET next_number = ?, arrival = coalesce(?, arrival),"
@@ -193,11 +195,12 @@ def _present(db: sqlite3.Connection, candidates: Sequence[Run]) -> tuple[list[Ru
         if all(db.execute(counted, run).fetchone() == (run.messages,) for run in candidates):
             # As many rows as numbers from the first key to the last: all of them exist.
             return list(candidates), []
-    keys = list(chain.from_iterable(range(run.first, run.last + 1) for run in candidates))
-    among = "SELECT key FROM message WHERE key IN (SELECT value FROM json_each(?))"
-    there = {key for (key,) in db.execute(among, (key_list(keys),))}
-    if len(there) == len(keys):
+    keys = list(chain.from_iterable([range(first, last + 1) for first, last in candidates]))
+    among = "FROM message WHERE key IN (SELECT value FROM json_each(?))"
+    listed = (key_list(keys),)
+    if db.execute(f"SELECT count(*) {among}", listed).fetchone() == (len(keys),):
         return list(candidates), []
+    there = {key for (key,) in db.execute(f"SELECT key {among}", listed)}
     return (
         runs_of(key for key in keys if key in there),
         runs_of(key for key in keys if key not in there),
@@ -375,7 +378,18 @@ def _until(runs: Sequence[HeldRun], keys: Sequence[int], end: int | None) -> tup
         position = first.position + len(keys) - 1
         if position == end or end is None:
             return position, []
-    there, last = set(keys), keys[-1]
+    last = keys[-1]
+    if end is None:
+        covered = 0
+        for position, first_key, last_key in runs:
+            if first_key <= last <= last_key:
+                if covered + last - first_key + 1 == len(keys):
+                    return position + last - first_key, []
+                break
+            covered += last_key - first_key + 1
+    elif sum([last_key - first_key for _, first_key, last_key in runs]) + len(runs) == len(keys):
+        return end, []
+    there = set(keys)
     gone: list[Run] = []
     for run in runs:
         is_last = run.first <= last <= run.last

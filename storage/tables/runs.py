@@ -79,16 +79,17 @@ def held_runs(
     """Return the parts of reservations in a range, in the order of positions; -1: all of them."""
     low, high = position_range(reader_queue_id, after, until)
     rows = db.execute(
-        f"SELECT id & {POSITION_MAX}, key, messages FROM reservation WHERE id BETWEEN ?1 AND"
-        " coalesce((SELECT min(id) FROM reservation WHERE id BETWEEN ?2 AND ?3), ?2)"
-        " ORDER BY id LIMIT ?4",
+        f"SELECT (id & {POSITION_MAX}) - messages + 1, key - messages + 1, key FROM reservation"
+        " WHERE id BETWEEN ?1 AND coalesce((SELECT min(id) FROM reservation"
+        " WHERE id BETWEEN ?2 AND ?3), ?2) ORDER BY id LIMIT ?4",
         (low, high, low | POSITION_MAX, runs_max),
     )
-    found: list[HeldRun] = []
-    for position, key, messages in rows:
-        first = max(position - messages, after) + 1
-        if first > until:
-            break
-        last = min(position, until)
-        found.append(HeldRun(first, key - (position - first), key - (position - last)))
+    found = list(map(HeldRun._make, rows))
+    if found and found[0].position <= after:
+        position, first, last = found[0]
+        found[0] = HeldRun(after + 1, first + after + 1 - position, last)
+    if found and found[-1].end > until:
+        position, first, last = found.pop()
+        if position <= until:
+            found.append(HeldRun(position, first, first + until - position))
     return found
