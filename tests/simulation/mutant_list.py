@@ -402,15 +402,22 @@ MUTANTS = (
     Mutant(
         "a refill makes taken messages ready again",
         "qmd/core/ready_window.py",
-        "if key not in self._taken and key not in gone and key not in arrived_keys:",
-        "if key not in gone and key not in arrived_keys:",
+        "key not in self._taken\n                and key not in held\n",
+        "key not in held\n",
         "tests/unit/core/test_ready.py",
+    ),
+    Mutant(
+        "a refill makes reserved messages ready again",
+        "qmd/core/ready_window.py",
+        "key not in self._taken\n                and key not in held\n",
+        "key not in self._taken\n",
+        "tests/properties/test_ready_window.py",
     ),
     Mutant(
         "a refill makes removed messages ready again",
         "qmd/core/ready_window.py",
-        "if key not in self._taken and key not in gone and key not in arrived_keys:",
-        "if key not in self._taken and key not in arrived_keys:",
+        "                and key not in gone\n                and key not in gone_runs\n",
+        "",
     ),
     Mutant(
         "a refill skips a message",
