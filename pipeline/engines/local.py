@@ -18,7 +18,7 @@ from pipeline.engines.engine import Batches, Piece, Task, WrongQuery
 
 _ROWS_HELD = 50_000
 MEMORY = "2GB"  # of DuckDB; more goes to the temporary folder
-SPARED_MB = 128  # for each thread, while memory is spared
+SPARED_MB = 192  # for each thread, while memory is spared
 
 
 class LocalEngine:
