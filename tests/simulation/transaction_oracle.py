@@ -108,9 +108,13 @@ class TransactionOracle:
                 f"a transaction was done in part: it sent {sent[0].number} to {sent[-1].number},"
                 f" and the messages that it received, {transaction.taken}, are there again"
             )
-        # Another transaction may have received or rejected these messages since.
+        # Another transaction may have received or rejected these messages since, and one that came
+        # back may have expired.
         if not any(done) and not all(
-            is_back or message.removals_in_doubt > 1 or message.rejected_in is not None
+            is_back
+            or message.removals_in_doubt > 1
+            or message.rejected_in is not None
+            or (message.lifetime_s is not None and not message.wants_dead_letter)
             for is_back, message in zip(back, taken, strict=True)
         ):
             state.fail(
