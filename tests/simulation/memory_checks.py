@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from protocol import ORDER_QUEUE_NUMBER
+from protocol.names.format_name import PrivateName
 from qmd.core.ready_window import ReadyWindow
+from qmd.queues.outgoing_names import parse_queue_name
 from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import message_id_history as history
 from tests.simulation.message_records import Found, Totals
@@ -20,6 +23,7 @@ from tests.stored_packets import memory_bytes
 if TYPE_CHECKING:
     from qmd.assembly.components import Assembly
     from qmd.message.shared_packet import Packet
+    from qmd.queues.outgoing_queue import OutgoingQueue
 
 _LOOKUP_BITS = 48
 _LATEST = 3
@@ -46,10 +50,16 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
     for (queue, source, sequence_id), numbers in manager.relay_store._held.items():
         if numbers and not queue.messages:
             yield f"{name} believes that it holds sequence {sequence_id:#x} of {source.hex()[:8]}"
-    # Relayed acknowledgments exceed the limit, by little.
-    limit = manager.services.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
-    if others > limit:
-        yield f"{name} holds {others} bytes for others, where {limit} are the most"
+    limit = manager.services.settings.routing.relay_bytes_max
+    acknowledgments = sum(
+        queue.bytes for queue in manager.outgoing.queues if _is_for_an_order_queue(queue)
+    )
+    if others - acknowledgments > limit:
+        held = others - acknowledgments
+        yield f"{name} holds {held} bytes of messages for others, where {limit} are the most"
+    # Acknowledgments may use as much again; those that are passed back exceed that by little.
+    if others > 2 * limit + _PASSED_BACK_BYTES:
+        yield f"{name} holds {others} bytes for others, where {limit} twice are the most"
     express = memory_bytes(
         [packet for queue in manager.outgoing.queues for packet, _ in queue.express.values()]
         + [
@@ -255,3 +265,9 @@ def is_up_to_date(manager: Assembly) -> bool:
 
 def _bytes(packets: Iterable[Packet]) -> int:
     return sum(map(len, packets))
+
+
+def _is_for_an_order_queue(queue: OutgoingQueue) -> bool:
+    """Return whether a queue has relayed acknowledgments."""
+    name, _, for_others = parse_queue_name(queue.destination)
+    return for_others and isinstance(name, PrivateName) and name.number == ORDER_QUEUE_NUMBER

@@ -1779,6 +1779,20 @@ MUTANTS = (
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
+        "a full relay takes no acknowledgments",
+        "qmd/transfer/relay.py",
+        "used + size <= 2 * self._services.settings.routing.relay_bytes_max",
+        "False",
+        "tests/integration/transfer/test_relay.py",
+    ),
+    Mutant(
+        "a relay has no limit of acknowledgments",
+        "qmd/transfer/relay.py",
+        "used + size <= 2 * self._services.settings.routing.relay_bytes_max",
+        "True",
+        "tests/integration/transfer/test_relay.py",
+    ),
+    Mutant(
         "a rejected message moves the position",
         "qmd/core/sequence.py",
         "        if accepted:\n            self.accepted_id = sequence_id",

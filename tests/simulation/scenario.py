@@ -11,7 +11,7 @@ Time is virtual, so that five seconds cost nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -34,10 +34,13 @@ class Scenario:
         *names: str,
         queues: tuple[Queue, ...] = (Queue("orders", True), Queue("news", False)),
         configuration: str = "",
+        configurations: Mapping[str, str] | None = None,
     ) -> None:
+        """`configurations` has those of hosts that differ from `configuration`, by their names."""
         self._names = names
         self._queues = queues
         self._configuration = configuration
+        self._configurations = configurations or {}
         self._acts = 0
         self._resources = contextlib.ExitStack()
 
@@ -46,7 +49,8 @@ class Scenario:
         self.world = World(0, delay_s=(0.001, 0.001), fragmentation=0.0)
         self._resources.enter_context(one_source(self.world.random))
         for name in self._names:
-            host = self.world.add_host(name, self._configuration, stall_probability=0.0)
+            configuration = self._configurations.get(name, self._configuration)
+            host = self.world.add_host(name, configuration, stall_probability=0.0)
             host.interface.is_fenced = True
             host.programs["operator"] = Operator(host, list(self._queues)).run
             host.start()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -372,3 +373,36 @@ def test_a_dead_letter_is_acknowledged_despite_a_loss_of_power():
             == scenario.bodies("anna", "system$;deadletter")
             == [b"1"]
         )
+
+
+MISSING = "DIRECT=OS:anna\\private$\\missing"
+RELAYED = {
+    "anna": '[delivery]\nacknowledge_at_once = false\n[routing]\nroutes = ["* via carl"]',
+    "bert": '[routing]\nroutes = ["* via carl"]',
+    "carl": '[routing]\nrelay_for = ["10.0.0.0/8"]\nrelay_to = ["anna", "bert"]',
+}
+
+
+def test_a_full_relay_passes_acknowledgments_on():
+    """It had no room for the final ack, and ended the session before it got the session ack.
+
+    The message that filled it was sent again in each session, and never left.
+    """
+    with Scenario("anna", "bert", "carl", configurations=RELAYED) as scenario:
+        services = scenario.host("carl").manager.services
+        routing = replace(services.settings.routing, relay_bytes_max=400)
+        services.use_settings(replace(services.settings, routing=routing))
+
+        bodies = [bytes([number]) * 100 for number in range(3)]  # packets of 296 bytes
+        for body in bodies:
+            scenario.act(
+                "bert",
+                lambda qm, body=body: qm.send(
+                    MISSING, body, delivery="transactional", dead_letter=True
+                ),
+            )
+        scenario.wait(60.0)
+
+        assert scenario.outgoing("bert") == {MISSING: 0}
+        assert scenario.bodies("bert", "system$;deadxact") == bodies
+        assert set(scenario.outgoing("carl").values()) == {0}

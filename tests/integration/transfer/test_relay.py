@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from protocol import parse_user_message
+from protocol import (
+    ORDER_QUEUE_NUMBER,
+    FinalAckBody,
+    PrivateQueueName,
+    build_final_ack,
+    parse_user_message,
+)
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
 from qmd.config.route_rules import parse_pattern, parse_rule
@@ -412,3 +419,32 @@ async def test_a_relay_without_room_accepts_no_messages_for_others(hosts: Hosts)
 
     assert relay.relay_store.relayed_count == 0
     assert a.sending_to(DESTINATION).messages == 1
+
+
+@hosted
+async def test_acknowledgments_may_use_as_much_room_again_as_messages(hosts: Hosts) -> None:
+    """Without room for them, the messages that fill the relay might never leave."""
+    relay = await hosts.start("relay", routing={**relaying(1), "relay_bytes_max": 1000})
+    remote = await dial(relay, guid(1))
+    final_acks = [
+        build_final_ack(
+            source_queue_manager=guid(1),
+            destination=PrivateQueueName(guid(2), ORDER_QUEUE_NUMBER),
+            message_number=number,
+            sent_time=int(time.time()),
+            message_class=MessageClass.ACK_RECEIVE,
+            body=FinalAckBody(9 << 32 | 1, number, number - 1, guid(2), number),
+        )
+        for number in range(1, 20)
+    ]
+    size = len(final_acks[0])
+    fitting = 2000 // size
+    usage, ended = relay.relay_store.usage, remote.closed.is_set
+
+    remote.send(*final_acks[:fitting])
+    await until(lambda: usage.bytes == fitting * size or ended())
+    assert not ended()
+
+    remote.send(final_acks[fitting])
+    await until(lambda: usage.bytes > fitting * size or ended())
+    assert usage.bytes == fitting * size
