@@ -107,7 +107,8 @@ def test_a_queue_that_filled_the_disk_can_be_emptied_and_filled_again(daemon: Da
     assert first > 6
     for _ in range(2):
         end = time.monotonic() + END_S  # the database returns pages in portions
-        while fill_and_empty() < first - 1:  # used pages stay in the file
+        # Messages are on the disk twice until the log is copied, so 11 to 16 of them find room.
+        while 3 * fill_and_empty() < 2 * first:
             assert time.monotonic() < end, "not all of the room has come back"
 
 
