@@ -14,7 +14,7 @@ from zlib import crc32
 
 from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.number_set import Run, runs_of
+from qmd.core.number_set import Run
 from qmd.core.packet_fields import which_may_want_word
 from qmd.events.header import EventHeader, Kind, runs_of_sources
 from qmd.operations.receive import ACKNOWLEDGED_AT_ONCE
@@ -23,7 +23,7 @@ from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
-from storage.tables.runs import held_runs
+from storage.tables.runs import held_runs, runs_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -56,9 +56,10 @@ class Consumer:
         self._damage = damage
 
     async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
-        """Consume the next messages up to position `end`, in pieces, each in one commit.
+        """Consume the next messages up to position `end`; return their number and their bytes.
 
-        Return their number and their bytes, which may be fewer than requested.
+        Each commit has a piece of them.  Of a shared reader this is one piece: fewer messages than
+        requested, if they are many.
         """
         if held.shared:
             return await self._consume_shared(held, end)

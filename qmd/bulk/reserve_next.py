@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES
 from qmd.bulk.reader import ReaderQueue
-from qmd.core.number_set import Run, runs_of
+from qmd.core.number_set import Run
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole_message
@@ -20,6 +20,7 @@ from storage.tables import reservation_choice, reservations
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.reservation_choice import Limits
 from storage.tables.runs import Run as KeyRun
+from storage.tables.runs import runs_of
 
 if TYPE_CHECKING:
     from qmd.bulk.range_read import Ranges
@@ -217,7 +218,7 @@ def _first(sizes: dict[int, int], rows_max: int, bytes_max: int) -> _Candidates:
             break
         chosen.append(lookup_id)
         size += sizes[lookup_id]
-    return _Candidates(runs_of(chosen), len(chosen), size)
+    return _Candidates([*runs_of(chosen)], len(chosen), size)
 
 
 def queue_deleted(reader: str, queue: str) -> Refusal:

@@ -173,22 +173,6 @@ class NumberSet:
         return _runs(self._layers[0])
 
 
-def runs_of(numbers: Iterable[int]) -> list[Run]:
-    """Return numbers as runs: each number that follows the one before it extends its run."""
-    found: list[Run] = []
-    first = last = None
-    for number in numbers:
-        if last is not None and number == last + 1:
-            last = number
-            continue
-        if first is not None and last is not None:
-            found.append((first, last))
-        first = last = number
-    if first is not None and last is not None:
-        found.append((first, last))
-    return found
-
-
 def _runs(layer: _Layer) -> Iterator[Run]:
     begun: Run | None = None
     for first, last in _runs_of_blocks(layer):

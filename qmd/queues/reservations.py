@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qmd.core.number_set import NumberSet, Run, runs_of
+from qmd.core.number_set import NumberSet, Run
+from storage.tables.runs import runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -106,7 +107,7 @@ class QueueReservations:
                 if self.add(lookup_id, shared=shared):
                     some.append(lookup_id)
                 elif shared:
-                    return found + runs_of(some)
+                    return [*found, *runs_of(some)]
             found += runs_of(some)
         return found
 

@@ -48,7 +48,7 @@ class HeldRun(NamedTuple):
 
 
 def runs_of(keys: Iterable[int]) -> list[Run]:
-    """Return keys as runs: each one that follows the one before it extends its run."""
+    """Return keys, or lookup ids, as runs: each that follows the one before it extends its run."""
     found: list[Run] = []
     first = last = -1
     for key in keys:

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from qmd.core.number_set import runs_of
 from qmd.core.ready_window import LEVEL_SHIFT_BITS, ReadyWindow
+from storage.tables.runs import runs_of
 
 levels = st.sampled_from([0, 4, 4, 4, 8])
 sizes = st.sampled_from([1, 1, 1, 5])

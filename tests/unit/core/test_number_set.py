@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from qmd.core.number_set import NumberSet, runs_of
+from qmd.core.number_set import NumberSet
+from storage.tables.runs import runs_of
 
 ENDS = (0, 1, 1022, 1023, 1024, 1025, 2047, 2048, 5000)
 

@@ -9,12 +9,13 @@ import pytest
 
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.number_set import Run, runs_of
+from qmd.core.number_set import Run
 from qmd.message.addresses import queue_address
 from qmd.queues.local_queue import LocalQueue, QueueNames, Reader
 from qmd.queues.usage import Usage
 from storage.tables.keys import ARRIVAL_BITS
 from storage.tables.queues import QueueRow
+from storage.tables.runs import runs_of
 
 ADDRESS = queue_address(parse_destination("DIRECT=OS:.\\private$\\orders", local_host="."))
 BASE = 7 << ARRIVAL_BITS
