@@ -6,10 +6,9 @@ With `--real-time` (as root) the daemons and the clients go before all other pro
 what qmd and the disk do themselves.
 
 Client, A, B, client, as in the end-to-end benchmark; the daemons note their commits
-(`tail_hooks.py`), and this program reads how long each thread has waited for a processor.  The time
-of a message has five phases: until A's commit begins, that commit, until B's commit begins, that
-commit, until the application has the message; their medians are printed.  Each is divided among
-these causes:
+(`tail_hooks.py`), and this program reads how long each thread has waited for a processor.  The way
+of a message has legs, from the application's send to the application that has it; their medians are
+printed.  The time is divided among these causes:
 
     disk             COMMIT has waited: the fdatasync
     rows             the rest of the commit's processor time
@@ -33,6 +32,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,14 @@ CAUSES = (
     *("checkpoint", "vacuum", "garbage collection", "work"),
 )
 
-PHASES = ("until A commits", "A's commit", "until B commits", "B's commit", "until given")
+#: The legs of a message, each from the end of the one before it.
+LEGS = (
+    "client to A's read",
+    *("A: read to commit", "A: rows", "A: COMMIT", "A: COMMIT to packet", "hop to B's read"),
+    *("B: read to commit", "B: rows", "B: COMMIT", "B: COMMIT to answer", "hop to the client"),
+)
+#: The points of a daemon before and after its commit.
+POINTS = (("request", "sent"), ("packet", "answer"))
 
 Span = dict[str, Any]
 Causes = Counter[str]
@@ -94,12 +101,16 @@ class Daemon:
 
     commits: list[Span] = field(default_factory=list)
     others: list[Span] = field(default_factory=list)  # checkpoints, collections, ...
+    points: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> Daemon:
         found = cls()
         for line in file.read_text().splitlines():
             span = json.loads(line)
+            if "points" in span:
+                found.points[span["name"]] = span["points"]
+                continue
             (found.commits if span["name"] == "write" else found.others).append(span)
         found.commits.sort(key=lambda span: int(span["queued"]))
         return found
@@ -155,16 +166,28 @@ def parts(commit: Span, others: list[Span]) -> Causes:
     return found
 
 
-def phases_of(sent: int, given: int, daemons: list[Daemon]) -> list[int] | None:
-    """Return the duration of each phase in ns; None: a commit of the message is not known."""
-    found, at = [], sent
-    for daemon in daemons:
-        commit = daemon.commit_after(at)
-        if commit is None or commit["heard"] > given:
+def legs_of(sent: int, given: int, daemons: list[Daemon]) -> list[int] | None:
+    """Return the duration of each leg in ns; None: a point of the message is not known."""
+    ends = [sent]
+    for daemon, (before, after) in zip(daemons, POINTS, strict=True):
+        read = _next(daemon.points[before], ends[-1])
+        commit = None if read is None else daemon.commit_after(read)
+        if read is None or commit is None:
             return None
-        found += [commit["queued"] - at, commit["heard"] - commit["queued"]]
-        at = commit["heard"]
-    return [*found, given - at]
+        ended = commit["ended"]
+        written = _next(daemon.points[after], ended)
+        if written is None or written > given:
+            return None
+        disk = commit.get("disk", (0, 0, 0))[0]
+        ends += [read, commit["begun"], ended - disk, ended, written]
+    ends.append(given)
+    return [end - begin for begin, end in pairwise(ends)]
+
+
+def _next(times: list[int], at: int) -> int | None:
+    """Return the first of sorted times that is not before `at`."""
+    index = bisect_left(times, at)
+    return times[index] if index < len(times) else None
 
 
 def causes_of(
@@ -200,7 +223,7 @@ def _rest(causes: Causes, begin: int, end: int, covered: float, waits: Waits, th
 async def measure(
     seconds: float, rate: float, *, after: int = 0
 ) -> tuple[list[tuple[int, Causes]], list[list[int]], Causes]:
-    """Return the time of each message in ns with its causes, phases, and the counts of spans."""
+    """Return the time of each message in ns with its causes, legs, and the counts of spans."""
     with tempfile.TemporaryDirectory(prefix="qmd-tail-") as name:
         folder = Path(name)
         daemons = [
@@ -248,8 +271,8 @@ async def measure(
     divided = [
         (given - sent, causes_of(sent, given, noted, waits, [0, 1])) for sent, given in messages
     ]
-    phases = [phases_of(sent, given, noted) for sent, given in messages]
-    return divided, [each for each in phases if each is not None], counts
+    legs = [legs_of(sent, given, noted) for sent, given in messages]
+    return divided, [each for each in legs if each is not None], counts
 
 
 def table(messages: list[tuple[int, Causes]]) -> list[str]:
@@ -285,7 +308,7 @@ def main() -> None:
     if given.real_time:  # and all children
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     load, sync = os.getloadavg()[0], fdatasync_ms()
-    messages, phases, counts = pair.run(measure(given.seconds, given.rate, after=given.after))
+    messages, legs, counts = pair.run(measure(given.seconds, given.rate, after=given.after))
     took_ms = sorted(took / 1e6 for took, _ in messages)
     print(
         f"{len(took_ms)} messages: p50 {took_ms[len(took_ms) // 2]:.1f} ms,"
@@ -293,9 +316,9 @@ def main() -> None:
         f" load average {load:.1f}, an fdatasync {sync[0]} ms (p99 {sync[1]})"
     )
     print("in both daemons: " + (", ".join(f"{n} of {name}" for name, n in counts.items()) or "-"))
-    medians = [statistics.median(column) / 1e6 for column in zip(*phases, strict=True)]
-    shown = [f"{name} {ms:.2f}" for name, ms in zip(PHASES, medians, strict=False)]
-    print(f"medians of the phases, ms: {', '.join(shown)}")
+    print(f"medians of the legs of {len(legs)} messages, µs")
+    for name, column in zip(LEGS, zip(*legs, strict=True), strict=True):
+        print(f"    {name:24}{statistics.median(column) / 1e3:8.0f}")
     print("\n".join(table(messages)))
 
 

@@ -2,10 +2,12 @@
 
     python -m benchmarks.tail_hooks FILE -m qmd --config CONFIG serve
 
-It replaces a few functions of the storage by ones that note the time around them, so the product
-itself has no hook.  When the daemon stops, FILE gets one line of JSON for each commit and each
-other span.  Times are those of CLOCK_MONOTONIC in ns, which all processes of a host share; the time
-in which a thread wanted a processor and had none is from /proc/thread-self/schedstat.
+It replaces a few functions of the storage and of the connections by ones that note the time around
+them, so the product itself has no hook.  When the daemon stops, FILE gets one line of JSON for each
+commit, each other span, and each kind of points: the times at which requests and packets were read,
+and at which answers and packets were given to their sockets.  Times are those of CLOCK_MONOTONIC in
+ns, which all processes of a host share; the time in which a thread wanted a processor and had none
+is from /proc/thread-self/schedstat.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from qmd.control.server import ControlConnection
+from qmd.peers.connection import PeerConnection
 from storage.engine import commit, connection, writer_calls
 from storage.engine.writer_calls import WriterCalls
 from storage.tables import events
@@ -30,6 +34,7 @@ from storage.vault import VaultConnection
 _now = time.monotonic_ns
 _local = threading.local()
 _spans: list[dict[str, Any]] = []
+_points: dict[str, list[int]] = {}
 _current: dict[str, Any] | None = None  # the commit that the writer's thread is at
 
 
@@ -94,8 +99,23 @@ def submit_then(
     connection.submit_then(where, noted_work, loop, heard)
 
 
+def note_calls(owner: Any, method: str, name: str) -> None:
+    """Note the times at which a method of a class is called, as the points of a name."""
+    call, times = getattr(owner, method), _points.setdefault(name, [])
+
+    def noting(self: Any, *values: Any) -> Any:
+        times.append(_now())
+        return call(self, *values)
+
+    setattr(owner, method, noting)
+
+
 def install() -> None:
     """Replace the functions that are noted."""
+    note_calls(ControlConnection, "data_received", "request")
+    note_calls(ControlConnection, "_write", "answer")
+    note_calls(PeerConnection, "buffer_updated", "packet")
+    note_calls(PeerConnection, "_write", "sent")
     execute, make_room, insert = VaultConnection.execute, commit._make_room, events.insert
     call_at_once = WriterCalls.at_once
 
@@ -133,6 +153,8 @@ def main() -> None:
     def write() -> None:
         with open(file, "w") as out:
             out.writelines(json.dumps(span) + "\n" for span in _spans)
+            points = [{"name": name, "points": times} for name, times in _points.items()]
+            out.writelines(json.dumps(each) + "\n" for each in points)
 
     atexit.register(write)
     sys.argv = [module, *rest]

@@ -64,6 +64,19 @@ def test_the_commit_before_is_part_of_the_wait():
     assert round(sum(found.values())) == 20 * MS
 
 
+def test_the_legs_of_a_message_are_its_time():
+    later = COMMIT | {key: COMMIT[key] + 20 * MS for key in ("queued", "begun", "ended", "heard")}
+    at_a = {"request": [1 * MS, 8 * MS], "sent": [9 * MS, 24 * MS]}
+    at_b = {"packet": [25 * MS], "answer": [44 * MS]}
+    daemons = [tail.Daemon([COMMIT], [], at_a), tail.Daemon([later], [], at_b)]
+
+    legs = tail.legs_of(4 * MS, 50 * MS, daemons)
+
+    assert legs == [each * MS for each in (4, 4, 4, 6, 2, 1, 7, 4, 6, 2, 6)]
+    assert tail.legs_of(4 * MS, 43 * MS, daemons) is None, "its answer was written later"
+    assert tail.legs_of(60 * MS, 70 * MS, daemons) is None, "no request was read"
+
+
 def test_the_table_ranks_the_longest():
     messages = [(MS, tail.Causes(work=MS)) for _ in range(199)]
     messages.append((9 * MS, tail.Causes(disk=9 * MS)))
@@ -75,11 +88,14 @@ def test_the_table_ranks_the_longest():
 
 def test_commits_and_other_spans_are_read_apart(tmp_path):
     file = tmp_path / "spans"
-    file.write_text(f"{json.dumps(COMMIT)}\n{json.dumps(COMMIT | {'name': 'checkpoint'})}\n")
+    points = {"name": "sent", "points": [5]}
+    lines = [COMMIT, COMMIT | {"name": "checkpoint"}, points]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
     found = tail.Daemon.read(file)
 
     assert len(found.commits) == len(found.others) == 1
+    assert found.points == {"sent": [5]}
 
 
 def test_samples_end(tmp_path):
