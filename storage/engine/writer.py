@@ -7,8 +7,9 @@ caller waits for a timer.  Only this module declares a batch durable, after COMM
 
 A few rows are committed at once, on the event loop's thread, if nothing else is being written, the
 last batch was small too, and the disk has been quick: that takes less than half of the processor
-time of a commit on the connection's thread (writer_calls.py).  All other commits leave
-the loop free.
+time of a commit on the connection's thread (writer_calls.py).  So are the rows of a request with
+many messages, if no packets came during the last commit with packets or just after it: its clients
+wait for each answer.  All other commits leave the loop free.
 
 Changes without new packets, such as removals, that come during a commit with packets or just after
 it wait a moment for the next packets: the application that was just answered often sends its next
@@ -63,8 +64,10 @@ NEW_PART = 0.1
 PIECES_LOGGED_BYTES = 1024 * 1024
 #: Rows of the commit for a message alone, and of what leaves with it.
 FEW_ROWS = 8
-#: Few rows are committed at once while an ordinary commit takes less than this: no longer than one
-#: turn of the event loop may take (qmd/runtime/fair_scheduler.py).
+#: Rows and bytes of the commit for a request with many messages, and of what leaves with it.
+SOME_ROWS, SOME_BYTES = 320, 512 * 1024
+#: Rows are committed at once while such a commit takes less than this: no longer than one turn of
+#: the event loop may take (qmd/runtime/fair_scheduler.py).
 AT_ONCE_S = 0.002
 
 
@@ -113,6 +116,11 @@ class Writer:
         self._is_closing = False
         #: Time from the begin of a commit to its callbacks, for commits with few bytes, in seconds.
         self.ordinary_commit_s = 0.0
+        self._larger_commit_s = 0.0  # the same for those that are not small, up to SOME_ROWS
+        #: Packets came during the last commit with packets, or just after it, if it was at once.
+        self._packets_stream = False
+        self._is_just_after_packets = False  # a commit at once: packets that come now are such,
+        self._just_after_packets = 0  # in the batch of this number
         self._began_at = 0.0  # loop time
         self._was_small = True  # the last batch
         self._holds_the_loop = False
@@ -211,6 +219,8 @@ class Writer:
                 self._just_after = self.batch.number
             if self._join_next_packets():
                 return False
+            if self._is_just_after_packets:
+                self._just_after_packets = self.batch.number
             self._is_due = True
             self._loop.call_soon(self._commit)
         return True
@@ -246,6 +256,8 @@ class Writer:
         batch, self.batch = self.batch, self._new_batch()
         if batch.number == self._just_after and batch.load.bytes:
             self._packets_follow = True
+        if batch.number == self._just_after_packets and batch.load.bytes:
+            self._packets_stream = True
         if self._failure is not None:
             batch.fail(self._failure)
             self._idle.set()
@@ -260,13 +272,16 @@ class Writer:
 
     def _is_for_now(self, batch: Batch) -> bool:
         """Return whether a batch may be committed on the event loop's thread."""
-        return (
-            self._was_small  # under load the loop has other work to do meanwhile
-            and _is_small(batch)
-            and self.ordinary_commit_s < AT_ONCE_S
-            and self._calls.is_idle
-            and not self._reserve.is_short()
-        )
+        # Under load the loop has other work to do meanwhile.
+        if _is_small(batch):
+            is_for_now = self._was_small and self.ordinary_commit_s < AT_ONCE_S
+        else:
+            is_for_now = (
+                _has_some_rows(batch)
+                and not self._packets_stream
+                and self._larger_commit_s < AT_ONCE_S
+            )
+        return is_for_now and self._calls.is_idle and not self._reserve.is_short()
 
     def _write_at_once(self, batch: Batch) -> bool:
         """Commit on the event loop's thread; return False if the connection's thread has to.
@@ -286,7 +301,8 @@ class Writer:
             self._holds_the_loop = False
         try:
             end = self._marker.committed()
-            is_long = self._small_log.is_full(end) if end.frames else self._is_long(0)
+            is_small = end.frames and _is_small(batch)
+            is_long = self._small_log.is_full(end) if is_small else self._is_long(end.frames)
         except Exception as error:
             self._committed(None, error)
         else:
@@ -354,6 +370,8 @@ class Writer:
         self._pieces_logged_bytes += batch.load.piece_bytes
         if batch.load.bytes < ORDINARY_BYTES:
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
+        if _has_some_rows(batch) and not _is_small(batch):
+            self._larger_commit_s += NEW_PART * (took_s - self._larger_commit_s)
         if error is not None:
             self._fail(_failed("a commit", error), error)
         elif self._failure is None and (
@@ -366,6 +384,10 @@ class Writer:
             batch.fail(self._failure)
         if batch.load.bytes:
             self._joins_until = self._loop.time() + self._join_s()
+            self._packets_stream = self.batch.load.bytes > 0
+            if was_at_once:  # those that came meanwhile are read in the next turn of the loop
+                self._is_just_after_packets = True
+                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after_packets)
         elif self._began_at < self._joins_until:
             self._joins_until = 0.0
             self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
@@ -383,6 +405,9 @@ class Writer:
 
     def _is_no_longer_just_after(self) -> None:
         self._is_just_after = False
+
+    def _is_no_longer_just_after_packets(self) -> None:
+        self._is_just_after_packets = False
 
     def _checkpointed(self, _: None, error: BaseException | None) -> None:
         self._is_checkpointing = False
@@ -435,6 +460,12 @@ def _is_small(batch: Batch) -> bool:
     """Return whether a batch is the changes for a message or a few, and takes little time."""
     load = batch.load
     return load.rows <= FEW_ROWS and load.bytes < ORDINARY_BYTES and not load.has_calls
+
+
+def _has_some_rows(batch: Batch) -> bool:
+    """Return whether a batch is the changes for a request with many messages, or smaller."""
+    load = batch.load
+    return load.rows <= SOME_ROWS and load.bytes < SOME_BYTES and not load.has_calls
 
 
 def _failed(what: str, error: BaseException) -> StorageError:

@@ -82,16 +82,94 @@ def test_a_few_rows_are_committed_on_the_loop(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_the_rows_of_a_request_are_committed_on_the_loop(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            for first in (1, 101):
+                insert(storage, *range(first, first + 100))
+                await durable(storage)
+            storage.batch.delete_messages([key(arrival) for arrival in range(1, 201)])
+            await durable(storage)
+
+            assert commits == [LOOP, LOOP, LOOP]
+            assert await stored(storage) == []
+
+    asyncio.run(scenario())
+
+
 def test_many_rows_and_units_leave_the_loop_free(folder: Path) -> None:
     async def scenario() -> None:
         async with watched(folder) as (storage, commits):
-            insert(storage, *range(writer.FEW_ROWS + 1))
+            insert(storage, *range(writer.SOME_ROWS + 1))
+            await durable(storage)
+            storage.batch.insert_message(key(1000), bytes(writer.SOME_BYTES), arrived_at_ms=1)
             await durable(storage)
             await storage.batch.run(lambda db: db.execute("DELETE FROM message"))
 
-            assert commits == [THREAD, THREAD]
+            assert commits == [THREAD, THREAD, THREAD]
 
     asyncio.run(scenario())
+
+
+async def store_beside(storage: Storage, first: int, *, also: int = 0) -> None:
+    """Commit the rows of a request, and those of another one, which come meanwhile."""
+    insert(storage, *range(first, first + writer.FEW_ROWS + 1))
+    loop, others = asyncio.get_running_loop(), range(also, also + writer.FEW_ROWS + 1)
+    if also:
+        storage.batch.when_durable(lambda: loop.call_soon(insert, storage, *others))
+    await commit_of(storage)
+    await pause()
+    await storage._writer._idle.wait()
+
+
+async def pause() -> None:
+    """Let some turns of the loop pass, as many as an application takes for its next request."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_requests_that_do_not_wait_for_each_other_leave_the_loop_free(folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            await store_beside(storage, 1)
+            await store_beside(storage, 101, also=201)  # read in the turn after the commit
+            assert commits == [LOOP, LOOP, THREAD]
+
+            commits.clear()
+            await store_beside(storage, 301)
+            await store_beside(storage, 401)
+            assert commits == [LOOP, LOOP]  # nothing came during the commit on the thread
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_after_the_rows_of_a_request_is_no_other_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOIN_S", 20.0)
+
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            storage._writer._packets_follow = True  # so that removals wait for the next packets
+            insert(storage, *range(1, 101))
+            loop = asyncio.get_running_loop()
+            removes = partial(remove_one, storage, 1)
+            storage.batch.when_durable(lambda: loop.call_soon(removes))
+            await commit_of(storage)
+            await pause()
+            assert not storage.batch.load.is_empty  # it waits
+            for first in (201, 301):
+                insert(storage, *range(first, first + 100))
+                await commit_of(storage)
+                await pause()
+
+            assert commits == [LOOP, LOOP, LOOP]
+
+    asyncio.run(scenario())
+
+
+def remove_one(storage: Storage, arrival: int) -> None:
+    storage.batch.delete_messages([key(arrival)])
 
 
 def test_a_slow_disk_does_not_hold_the_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,12 +333,12 @@ def test_a_removal_waits_for_packets_as_long_as_a_commit_takes(
 def test_a_small_batch_after_a_large_one_leaves_the_loop_free(folder: Path) -> None:
     async def scenario() -> None:
         async with watched(folder) as (storage, commits):
-            insert(storage, *range(1, writer.FEW_ROWS + 2))
+            insert(storage, *range(1, writer.SOME_ROWS + 2))
             await durable(storage)
-            for arrival in (20, 21):
+            for arrival in (1020, 1021):
                 insert(storage, arrival)
                 await durable(storage)
-            storage.batch.outgoing.delete_range(1, 100, rows=100)
+            storage.batch.outgoing.delete_range(1, 1000, rows=1000)
             await durable(storage)
 
             assert commits == [THREAD, THREAD, LOOP, THREAD]
