@@ -25,26 +25,34 @@ def insert(
     packet_bytes: int,
     *,
     conflict: str = "",
+    often_null: tuple[int, ...] = (),
 ) -> None:
     """Insert rows; `into` is the table with its columns, as in `message (key, packet)`.
 
     packet_bytes: the bytes of all their packets.  `conflict` is the clause for rows that exist, as
-    in `ON CONFLICT DO NOTHING`.
+    in `ON CONFLICT DO NOTHING`.  `often_null` are the positions of columns without a default: if
+    one is NULL in all rows, it is left out of the statements, which saves up to a sixth of them.
     """
-    at, columns = 0, into.count(",") + 1
-    if packet_bytes <= len(rows) * PACKET_BYTES_MAX:
+    at = 0
+    if len(rows) >= WIDTHS[-1] and packet_bytes <= len(rows) * PACKET_BYTES_MAX:
+        columns = list(zip(*rows, strict=True))
+        nulls = [each for each in often_null if columns[each].count(None) == len(rows)]
+        for each in reversed(nulls):
+            del columns[each]
         for width in WIDTHS:
             while len(rows) - at >= width:
-                some = rows[at : at + width]
+                some = zip(*[column[at : at + width] for column in columns], strict=True)
                 db.execute(
-                    _statement(into, columns, width, conflict), list(chain.from_iterable(some))
+                    _statement(into, tuple(nulls), width, conflict), list(chain.from_iterable(some))
                 )
                 at += width
     if at < len(rows):
-        db.executemany(_statement(into, columns, 1, conflict), rows[at:])
+        db.executemany(_statement(into, (), 1, conflict), rows[at:])
 
 
 @cache
-def _statement(into: str, columns: int, rows: int, conflict: str) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return f"INSERT INTO {into} VALUES {', '.join([row] * rows)} {conflict}"
+def _statement(into: str, without: tuple[int, ...], rows: int, conflict: str) -> str:
+    table, _, names = into.rstrip(")").partition(" (")
+    columns = [name for at, name in enumerate(names.split(", ")) if at not in without]
+    row = f"({', '.join('?' * len(columns))})"
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * rows)} {conflict}"

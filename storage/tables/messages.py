@@ -76,6 +76,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
             "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum, seal)",
             [(*row[:4], *vault.stored("message", row[0], row[4])) for row in rows],
             sum(sizes),
+            often_null=(2, 3),
         )
         return
     many_rows.insert(
@@ -83,6 +84,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
         "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)",
         [(*row, checksum_of(row[4])) for row in rows],
         sum(sizes),
+        often_null=(2, 3),
     )
 
 

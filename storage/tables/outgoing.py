@@ -113,6 +113,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
             "outgoing (key, expires_at_s, confirm_by_s, discard, packet, checksum, seal)",
             [(*row[:2], *row[3:], *vault.stored("outgoing", row[0], row[2])) for row in rows],
             sum(sizes),
+            often_null=(1, 2),
         )
         return
     many_rows.insert(
@@ -120,6 +121,7 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
         "outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)",
         [(*row, checksum_of(row[2])) for row in rows],
         sum(sizes),
+        often_null=(1, 3),
     )
 
 

@@ -50,3 +50,21 @@ def test_a_row_that_cannot_be_inserted_fails_the_statement(db):
         inserted(db, [(number % 60, b"") for number in range(64)])
 
     assert db.execute("SELECT count(*) FROM message").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("rows", [4, 65])
+@pytest.mark.parametrize("last", [(None, None), (None, "reason"), (7, None), (7, "reason")])
+def test_columns_without_values_are_left_out(db, rows, last):
+    db.execute("CREATE TABLE other (key INTEGER PRIMARY KEY, a INTEGER, packet BLOB, b TEXT)")
+    wanted = [(number, None, b"%d" % number, None) for number in range(rows - 1)]
+    wanted.append((rows - 1, last[0], b"last", last[1]))
+    statements = []
+    db.set_trace_callback(statements.append)
+    many_rows.insert(db, "other (key, a, packet, b)", wanted, 8 * rows, often_null=(1, 3))
+    db.set_trace_callback(None)
+
+    assert db.execute("SELECT * FROM other ORDER BY key").fetchall() == wanted
+    if rows == 4:
+        (statement,) = statements
+        named = statement[: statement.index("VALUES")]
+        assert ("a," in named, "b)" in named) == (last[0] is not None, last[1] is not None)
