@@ -113,7 +113,7 @@ TRANSACTIONAL = [
     Row("at 200/s, until removed: p99", "ms", figure("latency_p99_ms"), 2, at_most=8),
     Row("at 200/s, until given: p50", "ms", figure("given_p50_ms"), 2),
     Row("at 200/s, until given: p99", "ms", figure("given_p99_ms"), 2),
-    Row("idle daemon: memory", "MB", figure("idle_rss_mb"), at_most=45),
+    Row("idle daemon: memory", "MB", figure("idle_rss_mb"), at_most=40),
     Row("idle daemon: CPU", "%", figure("idle_cpu_percent"), 2, at_most=0.5),
     Row("loaded daemon: memory", "MB", figure("peak_rss_mb")),
 ]

@@ -15,13 +15,12 @@ needs names should not pay.
 """
 
 # The star imports are for the type checker only: it must know what `__getattr__` finds.
-# ruff: noqa: F403, F405
+# ruff: noqa: F403
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidName as InvalidName
@@ -40,14 +39,9 @@ if TYPE_CHECKING:
 _LAZY = ("identifiers", "message_class", "names.format_name", "packets", "framing", "ping")
 
 
-@cache
-def _own_modules() -> frozenset[str]:
-    return frozenset(module.name for module in iter_modules(__path__))
-
-
 def __getattr__(name: str) -> Any:
     # `from protocol import framing` calls this function first and must not load the other modules.
-    if not name.startswith("_") and name not in _own_modules():
+    if not name.startswith("_") and find_spec(f"protocol.{name}") is None:
         for module in _LAZY:
             it = import_module(f"protocol.{module}")
             if hasattr(it, name):

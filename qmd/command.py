@@ -48,6 +48,9 @@ def read(arguments: list[str]) -> Serve | None:
 
 
 def _serve(given: Serve) -> int:
+    from qmd.runtime.lean_imports import load_dataclasses
+
+    load_dataclasses()
     from qmd.config.file import load_settings
     from qmd.runtime import standard_streams
     from qmd.serve import serve

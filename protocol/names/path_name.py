@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
-from unicodedata import normalize
 
 from protocol.errors import InvalidName
 
@@ -84,6 +83,8 @@ def is_plain(character: str) -> bool:
     and private characters; those that compare as another one or as several, such as the sharp s,
     sigma and the i without a dot; and forms of ASCII, such as the long s and the wide backslash.
     """
+    from unicodedata import normalize  # half a megabyte, which a host with plain names saves
+
     lower = character.lower()
     return (
         character > "\x7f"

@@ -11,12 +11,10 @@ a file of its own (`Uses`).
 
 from __future__ import annotations
 
-import base64
 import datetime
 import hashlib
 import hmac
 import os
-import secrets
 import stat
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -160,6 +158,8 @@ def create(
     expires: str = NEVER,
 ) -> str:
     """Add a token and return it; only its hash is stored.  Raises TokenFileError, OSError."""
+    import base64  # a daemon, which loads this module, adds no tokens
+
     grants = read(path)
     if any(grant.name == name for grant in grants):
         raise TokenFileError(f"a token {name} exists already")
@@ -167,7 +167,7 @@ def create(
     # Not only \n ends a line of the file, and characters that end one are not printable.
     if not name or "#" in text or not text.isprintable():
         raise TokenFileError("the name or a queue has characters that the file does not allow")
-    token = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+    token = PREFIX + base64.urlsafe_b64encode(os.urandom(32)).decode().rstrip("=")
     made = today or datetime.datetime.now(datetime.UTC).date().isoformat()
     folded = tuple(queue.casefold() for queue in queues) or ("*",)
     _write(path, [*grants, Grant(name, scopes, folded, made, digest_of(token), expires)])
@@ -206,7 +206,7 @@ def _replace(path: Path, text: str, *, is_durable: bool) -> None:
     """Replace a file atomically; only its owner can read it.  Raises TokenFileError, OSError."""
     # The folder belongs to the user of the daemon, and root may write here: a file or link that
     # this user has created must not lead root to another file.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         owner = path.lstat()
     except FileNotFoundError:

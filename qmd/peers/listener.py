@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from qmd.runtime.acceptor import Acceptor
+from qmd.runtime.host_names import encoded
 
 if TYPE_CHECKING:
     from qmd.peers.sessions import Peers
@@ -81,7 +82,9 @@ async def listen(
     if isinstance(at, socket.socket):
         server = await create(sock=at)
     else:
-        server = await create(*at)
+        host, port = at
+        # Bytes alone would be taken for several hosts.
+        server = await create(cast(list[str], [encoded(host)]), port)
     listeners = []
     try:
         for bound in server.sockets:

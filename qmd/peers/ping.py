@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from protocol.errors import ProtocolError
 from protocol.ping import Ping, parse_ping, ping_response
 from qmd.runtime.fair_scheduler import Class
+from qmd.runtime.host_names import encoded
 from qmd.runtime.rate_limit import RateLimit
 from qmd.runtime.shares import owner_of
 
@@ -122,7 +123,8 @@ class PingAnswers:
 
 def bind_datagrams(host: str, port: int) -> socket.socket:
     """Return a non-blocking UDP socket at the first address of a host name.  Raises OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    found = socket.getaddrinfo(encoded(host), port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setblocking(False)

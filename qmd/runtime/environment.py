@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
+from qmd.runtime.host_names import encoded
 from storage import Storage, StorageOptions
 
 T = TypeVar("T")
@@ -164,7 +165,7 @@ class Environment:
         def run() -> None:
             result: list[tuple[Any, ...]] | Exception
             try:
-                result = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+                result = list(socket.getaddrinfo(encoded(host), port, type=socket.SOCK_STREAM))
             except (OSError, UnicodeError) as error:
                 result = error
             with contextlib.suppress(RuntimeError):  # the loop is closed

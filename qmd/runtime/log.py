@@ -146,6 +146,8 @@ def _render_for_journal(logger: WrappedLogger, method: str, event: EventDict) ->
 
 
 def _render_console(*, colors: bool) -> list[Processor]:
+    import structlog.dev  # not for JSON: see plain_structlog.py
+
     renderer = structlog.dev.ConsoleRenderer(
         colors=colors,
         timestamp_key="time",

@@ -11,7 +11,6 @@ The encoding is that of RFC 8410, section 7, which TLS libraries read directly.
 import binascii
 import hashlib
 import sqlite3
-from base64 import b64decode, b64encode
 from pathlib import Path
 
 from storage.engine.disk import Disk
@@ -27,7 +26,11 @@ _DER_HEAD = bytes.fromhex("302e020100300506032b657004220420")
 def encode(seed: bytes) -> bytes:
     """Encode a seed of 32 bytes as a PEM file."""
     assert len(seed) == SEED_BYTES
-    return f"{_BEGIN}\n{b64encode(_DER_HEAD + seed).decode('ascii')}\n{_END}\n".encode("ascii")
+    return f"{_BEGIN}\n{_text(_DER_HEAD + seed)}\n{_END}\n".encode("ascii")
+
+
+def _text(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def decode(data: bytes) -> bytes | None:
@@ -35,7 +38,7 @@ def decode(data: bytes) -> bytes | None:
     lines = data.decode("ascii", "replace").split()
     text = "".join(lines[3:-3])
     try:
-        der = b64decode(text, validate=True)
+        der = binascii.a2b_base64(text)  # below, all characters are compared
     except (binascii.Error, ValueError):
         return None
     seed = der[len(_DER_HEAD) :]

@@ -7,7 +7,6 @@ number and digest of the last one that was dropped, and the drop is an entry its
 """
 
 import hashlib
-import json
 import sqlite3
 from typing import NamedTuple
 
@@ -71,6 +70,8 @@ def trim(db: sqlite3.Connection, bytes_max: int, rows_max: int, at_ms: int) -> i
     ).fetchone()
     if size <= bytes_max:
         return 0
+    import json  # a log rarely reaches its limit
+
     last, dropped = None, 0
     for row in db.execute(
         "SELECT number, entry, digest FROM audit_entry ORDER BY number LIMIT ?", (rows_max,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ def test_a_link_in_place_of_the_temporary_file_is_not_followed(
     folder, victim = tmp_path / "data", tmp_path / "victim"
     folder.mkdir()
     victim.write_text("precious\n")
-    monkeypatch.setattr(secrets, "token_hex", lambda count: "a" * 2 * count)
+    monkeypatch.setattr(os, "urandom", lambda count: b"\xaa" * count)
     (folder / f".tokens.{'a' * 16}").symlink_to(victim)
 
     with pytest.raises(FileExistsError):

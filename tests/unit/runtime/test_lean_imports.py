@@ -5,6 +5,7 @@ import hmac
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +90,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    assert run(program) == "this process has loaded asyncio without TLS"
+    assert run(program) == "this process has loaded its libraries without the module ssl"
 
 
 def test_libraries_that_are_imported_already_stay() -> None:
@@ -104,3 +105,56 @@ def test_the_settings_that_need_tls() -> None:
     assert lean_imports.needs_tls(replace(plain, remote=replace(plain.remote, enabled=True)))
     domain = replace(plain.directory, kind="active-directory")
     assert lean_imports.needs_tls(replace(plain, directory=domain))
+
+
+def test_modules_for_rare_cases_are_loaded_when_they_are_used() -> None:
+    program = """
+import inspect, subprocess, sys, tokenize, uuid
+before = {"ast", "decimal", "locale", "platform"} & set(sys.modules)
+print(*before, inspect.signature(len), uuid.uuid1().version, subprocess.getoutput("echo text"))
+
+class Example:
+    pass
+
+try:
+    inspect.getsource(Example)
+except OSError as error:
+    print(error)
+"""
+    load_first = "from qmd.runtime.lean_imports import load_dataclasses; load_dataclasses()\n"
+    ran = subprocess.run(
+        (sys.executable, "-c", load_first + LOAD.format(tls=False) + program),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["(obj, /) 1 text", "source code not available"]
+
+
+def test_source_of_classes_is_found(tmp_path: Path) -> None:
+    """inspect's visitor of nodes has the methods of `ast.NodeVisitor`."""
+    (tmp_path / "example.py").write_text("class Example:\n    size = 3\n")
+    program = f"""
+import sys
+from qmd.runtime import lean_imports
+lean_imports.load_dataclasses()
+import inspect
+assert "ast" not in sys.modules
+sys.path.insert(0, {str(tmp_path)!r})
+import example
+print(inspect.getsource(example.Example))
+"""
+    ran = subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.stdout.split() == ["class", "Example:", "size", "=", "3"], ran.stderr
+
+
+def test_numbers_are_no_decimal_numbers_for_msgspec() -> None:
+    program = """
+import decimal, msgspec
+print(msgspec.json.encode(decimal.Decimal("1.5"), enc_hook=str).decode())
+"""
+    assert run(program) == '"1.5"'

@@ -56,6 +56,23 @@ def test_they_can_be_imported_afterwards(loaded: Loaded) -> None:
     assert loaded("-c", f"{LOAD}; {IS_LOADED}; import rich, greenlet") == set(OPTIONAL)
 
 
+def test_unused_parts_can_be_imported_afterwards(loaded: Loaded) -> None:
+    program = f"""
+{LOAD}
+unused = {{f"structlog.{{each}}" for each in plain_structlog.UNUSED}} | {{"json", "pickle"}}
+assert not unused & set(sys.modules)
+import json, structlog
+structlog.get_logger().info("written", key=1)
+import structlog.dev, structlog.stdlib, structlog.testing
+assert json.dumps([1]) == "[1]"
+with structlog.testing.capture_logs() as lines:
+    structlog.get_logger().info("captured", key=2)
+assert lines == [{{"event": "captured", "key": 2, "log_level": "info"}}]
+print(structlog.dev.ConsoleRenderer(colors=False)(None, "info", {{"event": "drawn"}}))
+"""
+    assert loaded("-c", program) == {"rich"}
+
+
 @pytest.mark.parametrize("command", [("serve",), ("door", "metrics")])
 def test_processes_that_serve_do_not_load_them(
     loaded: Loaded, tmp_path: Path, command: tuple[str, ...]
