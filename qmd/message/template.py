@@ -9,7 +9,8 @@ them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from protocol import parse_user_message, properties_offset, transaction_offset
@@ -27,19 +28,25 @@ Place = tuple[int, int, int]
 _DESTINATION, _BODY, _LABEL, _BODY_TYPE, _CORRELATION_ID, _TAG, _EXTENSION = 0, 1, 2, 9, 10, 11, 12
 # Headers after the body; packets with them have no template. [MS-MQMQ] 2.2.19.1, .2
 _DEBUG, _MULTI_QUEUE = 1 << 5, 1 << 23
+_AFTER_EXTENSION = _EXTENSION + 1
 _SHARED = (None,) * 6  # fields of a shape, which its template has
 _INDEX_BIT = 4
 _FIRST, _LAST = 1 << 2, 1 << 3  # of a transaction, [MS-MQMQ] 2.2.20.5
 _BOUNDS = _FIRST | _LAST
 _NO_CORRELATION = bytes(20)
+_NUMBER = struct.Struct("<I")
+_NUMBER_OFFSET, _AFTER_NUMBER = 56, 60  # in a packet
 _PLACE = struct.Struct("<QII")
+_TRANSACTION = struct.Struct("<IQII")  # flags and index, and the place
 _U32_MAX = 0xFFFFFFFF
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
-def shape(row: Row) -> Row:
-    """Return the fields that messages of one form share: all except texts and individual marks."""
-    return row[_DESTINATION], row[3:_BODY_TYPE], row[13:]
+#: Returns the fields of a row that messages of one form share: all except texts and individual
+#: marks.
+shape: Callable[[Row], Row] = itemgetter(
+    _DESTINATION, slice(3, _BODY_TYPE), slice(_AFTER_EXTENSION, None)
+)
 
 
 def _is_protected(packet: bytes) -> bool:
@@ -62,19 +69,18 @@ class Template:
             & _MULTI_QUEUE
         )
         self.fits = self.fits and not _is_protected(model)
-        # Fields: packet size; message number; the transaction; the properties.
         self._place: tuple[int, ...] = ()
-        if transaction is None:
-            between = f"{properties + 1 - 60}s"
-            self._between: tuple[bytes, ...] = (model[60 : properties + 1],)
-            self._transaction_flags = None
-        else:
-            between = f"{transaction - 60}sIQII{properties + 1 - transaction - 20}s"
+        self._transaction_flags = None
+        self._transaction_at = _AFTER_NUMBER
+        between = model[_AFTER_NUMBER : properties + 1]
+        if transaction is not None:
             flags = int.from_bytes(model[transaction : transaction + 4], "little")
             self._transaction_flags = flags & ~(TRANSACTION_INDEX_MASK << _INDEX_BIT)
+            self._transaction_at = transaction
             self._place = _PLACE.unpack_from(model, transaction + 4)
-            self._between = model[60:transaction], model[transaction + 20 : properties + 1]
-        self._head = struct.Struct(f"<8sI44sI{between}B2s20sIIII12sI")
+        # Fields: packet size; the properties.  The number and the transaction are put in later.
+        self._head = struct.Struct(f"<8sI44s4x{len(between)}sB2s20sIIII12sI")
+        self._between = between
         self._first, self._second = model[:8], model[12:56]
         self._class = model[properties + 2 : properties + 4]
         self._security = model[properties + 40 : properties + 52]
@@ -121,49 +127,74 @@ class Template:
         Their place in a sequence is `place`, or that of the model; if they `follow` each other,
         `place` is that of the first one.
         """
-        head = self._head.pack
-        head_bytes = self._head.size
-        first, second, class_, security = self._first, self._second, self._class, self._security
-        flags, between, where = self._transaction_flags, self._between, place or self._place
+        flags, where, transaction_at = self._transaction_flags, self._place, self._transaction_at
+        where = place or where
         if flags is not None and not step:
             flags &= ~_BOUNDS
-        label_bytes_max = 2 * LABEL_CHARACTERS_MAX + 2
         packets: list[bytes] = []
-        add = packets.append
+        add, pack_number = packets.append, _NUMBER.pack
+        before: tuple[Any, ...] = ()
+        begin = middle = end = padding = b""
         for at, row in enumerate(rows):
-            body, extension, correlation_id = row[_BODY], row[_EXTENSION], row[_CORRELATION_ID]
-            label = (row[_LABEL] + "\0").encode("utf-16-le") if row[_LABEL] else b""
-            if len(label) > label_bytes_max or (correlation_id and len(correlation_id) != 20):
-                return None
-            size = head_bytes + len(label) + len(extension) + len(body)
-            pad = -size & 3
-            middle: tuple[Any, ...] = between
-            if flags is not None:
-                index = first_index + step * at & TRANSACTION_INDEX_MASK
-                if follow:
-                    where = where if not at else (where[0], where[1] + 1, where[1])
-                middle = between[0], flags | index << _INDEX_BIT, *where, between[1]
+            body = row[_BODY]
+            # The headers of a packet depend on these, and on its number and transaction.
+            like = row[_LABEL], row[_BODY_TYPE:_AFTER_EXTENSION], len(body)
             try:
-                headers = head(
-                    first,
-                    size + pad,
-                    second,
-                    numbers[at],
-                    *middle,
-                    len(label) >> 1,
-                    class_,
-                    correlation_id or _NO_CORRELATION,
-                    row[_BODY_TYPE],
-                    row[_TAG],
-                    len(body),
-                    len(body),
-                    security,
-                    len(extension),
-                )
+                if like != before:
+                    headers = self._headers(row)
+                    if headers is None:
+                        return None
+                    before, padding = like, _PADDING[-(len(headers) + len(body)) & 3]
+                    begin, middle = headers[:_NUMBER_OFFSET], headers[_AFTER_NUMBER:transaction_at]
+                    end = headers[transaction_at:]
+                    if flags is not None:
+                        end = end[_TRANSACTION.size :]
+                number = pack_number(numbers[at])
+                if flags is None:
+                    add(b"".join((begin, number, end, body, padding)))
+                    continue
+                index = first_index + step * at & TRANSACTION_INDEX_MASK
+                if follow and at:
+                    where = where[0], where[1] + 1, where[1]
+                transaction = _TRANSACTION.pack(flags | index << _INDEX_BIT, *where)
             except struct.error:  # a number is too large
                 return None
-            add(b"".join((headers, label, extension, body, _PADDING[pad])))
+            add(b"".join((begin, number, middle, transaction, end, body, padding)))
         return packets
+
+    def _headers(self, row: Row) -> bytes | None:
+        """Return the headers of a packet, its label and its extension; None as for `packets`.
+
+        The number and the transaction are not those of the packet.  Raises struct.error for a
+        number that is too large.
+        """
+        body_bytes, extension, correlation_id = (
+            len(row[_BODY]),
+            row[_EXTENSION],
+            row[_CORRELATION_ID],
+        )
+        label = (row[_LABEL] + "\0").encode("utf-16-le") if row[_LABEL] else b""
+        if len(label) > 2 * LABEL_CHARACTERS_MAX + 2:
+            return None
+        if correlation_id and len(correlation_id) != 20:
+            return None
+        size = self._head.size + len(label) + len(extension) + body_bytes
+        headers = self._head.pack(
+            self._first,
+            size + (-size & 3),
+            self._second,
+            self._between,
+            len(label) >> 1,
+            self._class,
+            correlation_id or _NO_CORRELATION,
+            row[_BODY_TYPE],
+            row[_TAG],
+            body_bytes,
+            body_bytes,
+            self._security,
+            len(extension),
+        )
+        return headers + label + extension
 
 
 def with_bounds(packet: bytes, *, is_first: bool, is_last: bool) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,19 @@ OWN = st.fixed_dictionaries(
 )
 
 
+#: Whether each message has the properties of the one before it, and a body of the same length.
+ALIKE = st.lists(st.booleans(), min_size=5, max_size=5)
+
+
+def with_alike(own: list[dict[str, Any]], alike: list[bool]) -> list[dict[str, Any]]:
+    """Return the properties of messages of which some follow others like them."""
+    made = own[:1]
+    for each, is_alike in zip(own[1:], alike, strict=False):
+        body = bytes(255 - byte for byte in made[-1]["body"])
+        made.append({**made[-1], "body": body} if is_alike else each)
+    return made
+
+
 def row_of(new: NewMessage) -> Row:
     """Return a message as a staged row is read."""
     rows: list[Row] = msgspec.msgpack.decode(msgspec.msgpack.encode([new]), type=list[tuple])
@@ -57,7 +72,7 @@ def row_of(new: NewMessage) -> Row:
 
 @given(
     common=SHAPES,
-    own=st.lists(OWN, min_size=2, max_size=5),
+    own=st.builds(with_alike, st.lists(OWN, min_size=2, max_size=6), ALIKE),
     name=NAMES,
     replies=st.tuples(st.none() | NAMES, st.none() | NAMES),
     delivery=st.sampled_from([RECOVERABLE, TRANSACTIONAL]),
@@ -88,6 +103,22 @@ def test_a_packet_of_a_form_equals_a_composed_packet(
     assert form.packets(rows, numbers, index) == [
         composed(message, numbers[at], index + at & 0xFFFFF) for at, message in enumerate(messages)
     ]
+
+
+def test_like_messages_of_a_sequence_follow_each_other() -> None:
+    model = NewMessage("orders", b"", label="x")
+    form = Template(_composed(model, NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, TRANSACTIONAL, 0, 0))
+    bodies = [b"abc", b"def", b"ghi", b"longer", b"longes"]
+    rows = [row_of(NewMessage("orders", body, label="x")) for body in bodies]
+    alone = [
+        form.packets([row], [10 + at], 7 + at, place=(5, 3 + at, 2 + at))
+        for at, row in enumerate(rows)
+    ]
+
+    packets = form.packets(rows, range(10, 15), 7, place=(5, 3, 2), follow=True)
+
+    assert packets is not None
+    assert [[packet] for packet in packets] == alone
 
 
 def test_an_invalid_row_has_no_packet() -> None:
