@@ -179,7 +179,7 @@ class Template:
         if correlation_id and len(correlation_id) != 20:
             return None
         size = self._head.size + len(label) + len(extension) + body_bytes
-        headers = self._head.pack(
+        headers: bytes = self._head.pack(
             self._first,
             size + (-size & 3),
             self._second,
@@ -194,7 +194,7 @@ class Template:
             self._security,
             len(extension),
         )
-        return headers + label + extension
+        return b"".join((headers, label, extension))
 
 
 def with_bounds(packet: bytes, *, is_first: bool, is_last: bool) -> bytes:

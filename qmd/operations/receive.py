@@ -19,7 +19,7 @@ from qmd.core.packet_fields import has_admin_queue, may_want_word, wants_final_a
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
 from qmd.message.shared_packet import Held
-from qmd.queues.local_queue import EXPIRED_MAX, LocalQueue, Reader, Waiter
+from qmd.queues.local_queue import EXPIRED_MAX, HELD, LocalQueue, Reader, Waiter
 from storage.tables import messages as message_rows
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
@@ -182,7 +182,7 @@ class MessageReceiver:
         messages.  Raises Refusal.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
-        messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
+        messages = list(map(queue.taken.__getitem__, lookup_ids))
         self._recorder.record(
             EventHeader(Kind.RECEIVED, queue=queue.name, transaction=transaction),
             [message.packet for message in messages],
@@ -250,6 +250,9 @@ class MessageReceiver:
     def own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
         """Return the lookup ids without duplicates.  Raises Refusal if one was not taken."""
         mine = reader.taken.get(queue, set())
+        once = set(lookup_ids)
+        if len(once) == len(lookup_ids) and once <= mine:
+            return lookup_ids
         lookup_ids = list(dict.fromkeys(lookup_ids))
         missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
         if missing:
@@ -288,7 +291,9 @@ class MessageReceiver:
         reader.begin_removal(queue, lookup_ids)
         count = total or len(lookup_ids)
         batch = self._services.storage.batch
-        batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
+        if lookup_ids:
+            keys, runs = _rows(queue, lookup_ids)
+            batch.delete_messages(keys, runs=runs)
         if token:
             batch.record_outcome(token, msgspec.msgpack.encode(count), self._services.clock.now_s)
         batch.when_durable(partial(self._removed, queue, lookup_ids, count, done))
@@ -446,3 +451,14 @@ def stored_message(row: MessageRow) -> StoredMessage:
         row.last_move_at_ms,
         row.expires_at_s,
     )
+
+
+def _rows(queue: LocalQueue, lookup_ids: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the rows of taken messages as keys, or as a run with the bytes of their packets."""
+    base, first, count = queue.id << LOOKUP_BITS, lookup_ids[0], len(lookup_ids)
+    if count > 1 and lookup_ids == list(range(first, first + count)):
+        messages = list(map(queue.taken.__getitem__, lookup_ids))
+        if HELD not in messages:  # its bytes are not known
+            size = sum([len(message.packet) for message in messages])
+            return [], [(base | first, base | lookup_ids[-1], size)]
+    return [base | lookup_id for lookup_id in lookup_ids], []

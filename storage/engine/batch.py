@@ -241,7 +241,8 @@ class Batch:
         if pieces is not None:
             pieces.write(db)
         new_rows = [self._messages, *map(list, self._columns)]
-        deletes_first = bool(self._message_deletions) and self._deletes_first(new_rows, outgoing)
+        deletes = bool(self._message_deletions or self._deleted_runs)
+        deletes_first = deletes and self._deletes_first(new_rows, outgoing)
         if deletes_first:
             self._delete_messages(db)
         for rows in new_rows:
@@ -257,10 +258,8 @@ class Batch:
             messages.insert_copies(db, list(copies))
         if outgoing is not None:
             outgoing.write_copies(db)
-        if self._message_deletions and not deletes_first:
+        if deletes and not deletes_first:
             self._delete_messages(db)
-        for first, last, size in self._deleted_runs:
-            messages.delete_run(db, first, last, size)
         if outgoing is not None:
             outgoing.write_deletions(db)
         if incoming is not None:
@@ -299,10 +298,21 @@ class Batch:
         if outgoing is not None and outgoing.has_copies:
             return False
         deleted = set(self._message_deletions)
-        return all([deleted.isdisjoint([row[0] for row in rows]) for rows in new_rows])
+        for rows in filter(None, new_rows):
+            keys = [row[0] for row in rows]
+            if not deleted.isdisjoint(keys):
+                return False
+            least, most = min(keys), max(keys)
+            for first, last, _ in self._deleted_runs:
+                if least <= last and first <= most and any([first <= key <= last for key in keys]):
+                    return False
+        return True
 
     def _delete_messages(self, db: sqlite3.Connection) -> None:
-        messages.delete(db, self._message_deletions)
+        if self._message_deletions:
+            messages.delete(db, self._message_deletions)
+        for first, last, size in self._deleted_runs:
+            messages.delete_run(db, first, last, size)
 
     def leave_out(self) -> bool:
         """Exclude the units that can wait, on the writer's thread; return whether any could."""

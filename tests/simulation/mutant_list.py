@@ -1447,8 +1447,8 @@ MUTANTS = (
     Mutant(
         "units of work run before rows are deleted",
         "storage/engine/batch.py",
-        "        messages.delete(db, self._message_deletions)",
-        "        if not self._units:\n            messages.delete(db, self._message_deletions)",
+        "        if self._message_deletions:\n            messages.delete",
+        "        if self._message_deletions and not self._units:\n            messages.delete",
     ),
     Mutant(
         "the history of long batches is lost",

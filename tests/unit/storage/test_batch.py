@@ -4,7 +4,9 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
-from storage.tables import counters, events, messages, outcomes, outgoing, sequences
+import pytest
+
+from storage.tables import counters, events, messages, outcomes, outgoing, sequences, tally
 from storage.tables import message_id_history as history
 from storage.tables.events import Event
 from storage.tables.keys import message_key
@@ -176,7 +178,10 @@ def test_rows_are_written_before_units_and_insertions_before_deletions(folder: P
     asyncio.run(scenario())
 
 
-def test_new_rows_take_the_pages_of_those_deleted_in_the_same_commit(folder: Path) -> None:
+@pytest.mark.parametrize("as_run", [True, False])
+def test_new_rows_take_the_pages_of_those_deleted_in_the_same_commit(
+    as_run: bool, folder: Path
+) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
 
@@ -192,9 +197,31 @@ def test_new_rows_take_the_pages_of_those_deleted_in_the_same_commit(folder: Pat
 
             add(0)
             before = await storage.batch.run(pages)
-            storage.batch.delete_messages([key(each) for each in range(100)])
+            if as_run:
+                storage.batch.delete_messages(runs=[(key(0), key(99), 100 * 1200)])
+            else:
+                storage.batch.delete_messages([key(each) for each in range(100)])
             add(1000)
             assert await storage.batch.run(pages) <= before + 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("first", [0, 50, 99])
+def test_a_run_is_deleted_with_the_rows_that_the_same_commit_inserts(
+    first: int, folder: Path
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, *range(first), *range(100, 200))
+            await durable(storage)
+            insert(storage, *range(first, 100))
+            storage.batch.delete_messages(runs=[(key(0), key(99), 100 * len(PACKET))])
+            await durable(storage)
+
+            rows = await storage.read(lambda db: messages.page(db, 16))
+            assert [row.key for row in rows] == [key(each) for each in range(100, 200)]
+            assert not await storage.read(tally.differences)
 
     asyncio.run(scenario())
 
