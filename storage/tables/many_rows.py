@@ -33,21 +33,35 @@ def insert(
     in `ON CONFLICT DO NOTHING`.  `often_null` are the positions of columns without a default: if
     one is NULL in all rows, it is left out of the statements, which saves up to a sixth of them.
     """
-    at = 0
-    if len(rows) >= WIDTHS[-1] and packet_bytes <= len(rows) * PACKET_BYTES_MAX:
+    if rows:
         columns = list(zip(*rows, strict=True))
-        nulls = [each for each in often_null if columns[each].count(None) == len(rows)]
-        for each in reversed(nulls):
-            del columns[each]
+        insert_columns(db, into, columns, packet_bytes, conflict=conflict, often_null=often_null)
+
+
+def insert_columns(
+    db: sqlite3.Connection,
+    into: str,
+    columns: Sequence[Sequence[object]],
+    packet_bytes: int,
+    *,
+    conflict: str = "",
+    often_null: tuple[int, ...] = (),
+) -> None:
+    """Insert rows as `insert` does; `columns` has a list of their values for each column."""
+    at, rows = 0, len(columns[0])
+    nulls = [each for each in often_null if columns[each].count(None) == rows]
+    columns = [column for each, column in enumerate(columns) if each not in nulls]
+    if packet_bytes <= rows * PACKET_BYTES_MAX:
         for width in WIDTHS:
-            while len(rows) - at >= width:
+            while rows - at >= width:
                 some = zip(*[column[at : at + width] for column in columns], strict=True)
                 db.execute(
                     _statement(into, tuple(nulls), width, conflict), list(chain.from_iterable(some))
                 )
                 at += width
-    if at < len(rows):
-        db.executemany(_statement(into, (), 1, conflict), rows[at:])
+    if at < rows:
+        some = zip(*[column[at:] for column in columns], strict=True)
+        db.executemany(_statement(into, tuple(nulls), 1, conflict), some)
 
 
 @cache

@@ -67,8 +67,11 @@ _MANY = 16  # copies of one message from which a statement of their own is faste
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
-    sizes = [len(row[4]) for row in rows]
-    tally.inserted(db, "message", [row[0] for row in rows], sizes)
+    if not rows:
+        return
+    keys, *others, packets = zip(*rows, strict=True)
+    sizes = list(map(len, packets))
+    tally.inserted(db, "message", keys, sizes)
     vault = writing_vault(db)
     if vault is not None:
         many_rows.insert(
@@ -79,10 +82,10 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
             often_null=(2, 3),
         )
         return
-    many_rows.insert(
+    many_rows.insert_columns(
         db,
         "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)",
-        [(*row, checksum_of(row[4])) for row in rows],
+        [keys, *others, packets, list(map(checksum_of, packets))],
         sum(sizes),
         often_null=(2, 3),
     )
