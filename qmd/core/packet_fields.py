@@ -103,6 +103,8 @@ def which_may_want_word(packets: Sequence[bytes]) -> list[int]:
                 found.append(index)
             continue
         (flags,) = _U32.unpack_from(packet, _FLAGS_OFFSET)
+        if not flags & _MAY_WANT_WORD:
+            continue
         if may_want_word(packet):
             found.append(index)
         elif flags & _TRANSACTION_HEADER and flags & _FIRST_AND_LAST_NAME == _ONLY_DIRECT:

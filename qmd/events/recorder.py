@@ -123,13 +123,16 @@ class Recorder:
         unpack = IDENTITY.unpack_from
         lists = _SIZES_AND_PLACES if places else _SIZES
         start = 0
-        identities = [unpack(packet, IDENTITY_OFFSET) for packet in packets]
+        sources, numbers = zip(
+            *[unpack(packet, IDENTITY_OFFSET) for packet in packets], strict=True
+        )
+        is_one_source = sources.count(sources[0]) == len(packets)
         while start < len(packets):  # for each run of messages of one source
-            source, end = identities[start][0], start + 1
-            while end < len(packets) and identities[end][0] == source:
+            source, end = sources[start], len(packets) if is_one_source else start + 1
+            while end < len(packets) and sources[end] == source:
                 end += 1
             event, run = self.group(header, source, lists=lists), packets[start:end]
-            event.numbers += [number for _, number in identities[start:end]]
+            event.numbers += numbers[start:end]
             event.sizes += map(len, run)
             event.places += places[start:end]
             if header.kind in LABELLED:
