@@ -192,12 +192,15 @@ class Storage:
         """Whether so many changes wait for the disk that no new messages should be accepted."""
         return self._writer.has_waiting(self._rows_max, self._bytes_max)
 
-    def room(self, now_s: float, size_bytes: int = 0) -> bool:
+    def room(self, now_s: float, size_bytes: int = 0, *, lets_leave: bool = False) -> bool:
         """Return whether the disk has room for new messages of this size, which then count as
         accepted.
 
-        `now_s` may be any monotonic clock, in seconds.
+        `now_s` may be any monotonic clock, in seconds.  Packets that let messages leave
+        (`lets_leave`) may take half of `kept_free_bytes`.
         """
+        if lets_leave:
+            return self._reserve.has_room_below(now_s, size_bytes)
         has_room = self._reserve.has_room(now_s, size_bytes)
         if self._reserve.needs_commit:
             # If all messages are rejected, no commit may come for a long time: request one now.

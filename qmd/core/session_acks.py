@@ -112,6 +112,12 @@ class SessionAcks:
                 early.add(number)
         self.stored_count = stored
 
+    def acknowledge_with_next(self, now: float) -> None:
+        """Let the next message that is sent carry all acknowledgments, or go after them."""
+        if self.pending:
+            self.due = min(self.due, now)
+            self.piggyback_after = -NEVER
+
     def acknowledge_within(self, delay_s: float, now: float) -> None:
         """Start the timer, or shorten it if it expires later."""
         if now + delay_s < self.due:

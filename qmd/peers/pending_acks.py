@@ -47,6 +47,9 @@ class PendingAcks:
         session, now = connection.session, self._services.loop.time()
         assert session is not None
         owed = connection.owed_order_acks
+        if connection.offers.lack is not None and (owed or connection.owed_final_acks):
+            # The peer may end the session for want of room: its messages are acknowledged first.
+            session.incoming.acknowledge_with_next(now)
         while owed and connection.room > 0:
             stream = next(iter(owed))
             del owed[stream]

@@ -10,9 +10,11 @@ from qmd.queues.transmission import Moment, TransmitLimits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qmd.core.session import Session
     from qmd.events.recorder import Recorder
     from qmd.outcomes.reports import Reports
     from qmd.outcomes.undeliverable import Undeliverable
+    from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.outgoing_queues import OutgoingQueues
@@ -47,6 +49,8 @@ class Transmitter:
         if connection is None or connection.session is None:
             return
         now, now_s = self._services.loop.time(), self._services.clock.now_s
+        if link.queues and self._must_wait(connection, connection.session, now):
+            return
         wall_s = int(self._services.environment.time())
         self._services.clock.compare(wall_s, now_s)
         moment = Moment(now, now_s, wall_s)
@@ -91,3 +95,18 @@ class Transmitter:
                 # The queue goes to the end, behind the queues that wait for their turn.
                 del link.queues[queue]
                 link.queues[queue] = None
+
+    def _must_wait(self, connection: PeerConnection, session: Session, now: float) -> bool:
+        """Return whether the messages of a peer that lacks room go first; pump again after them."""
+        begin_at = connection.offers.begin_at(session)
+        if begin_at > now:
+            self._services.timers.at(begin_at, connection, _flush)
+            return True
+        if begin_at:
+            session.incoming.acknowledge_with_next(now)  # the offer may end the session
+        return False
+
+
+def _flush(connection: PeerConnection) -> None:
+    if connection.is_open:
+        connection.flush_soon()

@@ -122,6 +122,17 @@ class Admission:
             )
         return None
 
+    def lets_acknowledgment_pass(self, size: int) -> bool:
+        """Return whether a relayed acknowledgment may be stored although this computer is full.
+
+        The relay limits these acknowledgments by itself (`[routing] relay_bytes_max`), so that the
+        quota of the computer does not limit them.  A full disk does.
+        """
+        services = self._services
+        return services.ids.suffice(1) and services.storage.room(
+            services.loop.time(), size, lets_leave=True
+        )
+
 
 def warnings(usage: Usage, queues: Iterable[LocalQueue]) -> list[dict[str, object]]:
     """Return the gauges above a threshold, for `qmd status`."""

@@ -18,6 +18,7 @@ from qmd.core.packet_fields import reach_time_s, time_left_s
 from qmd.core.peer_instance import Lack
 from qmd.outcomes.nack import why_not
 from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
+from qmd.transfer.relay_rules import is_acknowledgment
 
 if TYPE_CHECKING:
     from protocol.like_packets import Run
@@ -101,7 +102,7 @@ class Acceptance:
             size, express_bytes=0 if user.flags & _EXPRESS_BITS else size
         )
         if full is not None:
-            return self._decide_without_room(connection, message, full, now)
+            return self._decide_without_room(connection, message, packet, full, wall_ms, now)
         left_s = time_left_s(packet, reach_time_s(packet), wall_ms // 1000)
         too_late = left_s is not None and left_s < 0
         if too_late and not is_transactional:
@@ -187,11 +188,29 @@ class Acceptance:
         return queue is not None
 
     def _decide_without_room(
-        self, connection: PeerConnection, message: UserMessage, full: Refusal, now: float
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        packet: bytes,
+        full: Refusal,
+        wall_ms: int,
+        now: float,
     ) -> Decision:
-        """Decide about a message while this queue manager has no room for messages."""
+        """Decide about a message while this queue manager has no room for messages.
+
+        Relayed acknowledgments are taken: the messages that fill this computer may leave it only
+        after them (docs/decisions/0087).
+        """
         if self._handled(connection, message):  # it needs no room
             return HANDLED
+        if (
+            self._relay.enabled
+            and is_acknowledgment(message)
+            and self._admission.lets_acknowledgment_pass(len(packet))
+        ):
+            decision = self._relay.take(connection, message, packet, wall_ms, now)
+            if decision is not None:
+                return decision
         # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
         self._shortage.note(_LACKS.get(full.code, Lack.OTHER), now)
         self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from protocol import MessageKind, UserMessage, classify, patch_hops
+from protocol import UserMessage, patch_hops
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName
@@ -25,6 +25,7 @@ from qmd.core.packet_fields import reach_time_s, time_left_s
 from qmd.core.peer_instance import Lack
 from qmd.errors import Refusal
 from qmd.transfer.decision import RELAYED, Decision, no_room, refused
+from qmd.transfer.relay_rules import is_acknowledgment
 
 if TYPE_CHECKING:
     from qmd.outcomes.reports import Reports
@@ -120,9 +121,8 @@ class Relay:
         used = self._store.usage.bytes
         if used + size <= self._services.settings.routing.relay_bytes_max:
             return True
-        if (
-            used + size <= 2 * self._services.settings.routing.relay_bytes_max
-            and classify(message, message.user.queue_manager_address) is not MessageKind.ORDINARY
+        if used + size <= 2 * self._services.settings.routing.relay_bytes_max and is_acknowledgment(
+            message
         ):
             return True
         self._services.log_limited(

@@ -177,6 +177,11 @@ class RelayRules:
         """
         if self.passes_on_for(connection):
             return True
-        source = message.user.queue_manager_address
-        kind = classify(message, source)
-        return kind is not MessageKind.ORDINARY and self._next_hops.has_way_back(source)
+        return is_acknowledgment(message) and self._next_hops.has_way_back(
+            message.user.queue_manager_address
+        )
+
+
+def is_acknowledgment(message: UserMessage) -> bool:
+    """Return whether a message is an order ack or a final ack, of any queue manager."""
+    return classify(message, message.user.queue_manager_address) is not MessageKind.ORDINARY

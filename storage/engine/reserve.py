@@ -102,16 +102,28 @@ class Reserve:
         Queries the system at most once a second, and counts messages accepted meanwhile twice: once
         in the log, and once in the database.
         """
-        if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
-            self._checked_at_s = now_s
-            self.was_refused = False
-            self.free_bytes = self._look()
-        if self.held and self.free_bytes - 2 * size_bytes >= self._watermark_bytes:
-            self.free_bytes -= 2 * size_bytes
+        if self._fits(now_s, size_bytes, self._watermark_bytes):
             return True
         if not self.was_refused:
             self.was_refused = self.needs_commit = True
         return False
+
+    def has_room_below(self, now_s: float, size_bytes: int) -> bool:
+        """Return whether packets that let messages leave may be accepted, as `has_room` does.
+
+        They may take half of the space that is kept free; the rest is for deletions.
+        """
+        return self._fits(now_s, size_bytes, self._watermark_bytes // 2)
+
+    def _fits(self, now_s: float, size_bytes: int, kept_bytes: int) -> bool:
+        if now_s - self._checked_at_s >= ROOM_CHECK_INTERVAL_S:
+            self._checked_at_s = now_s
+            self.was_refused = False
+            self.free_bytes = self._look()
+        if not self.held or self.free_bytes - 2 * size_bytes < kept_bytes:
+            return False
+        self.free_bytes -= 2 * size_bytes
+        return True
 
     def _look(self) -> int:
         """Return the free bytes on the disk; 0 if the system reports an error."""

@@ -266,6 +266,45 @@ def wait_status(daemon: Daemon, holds: Callable[[dict[str, Any]], bool]) -> dict
     raise AssertionError(f"the status stays: {status}\n{daemon.tail()}")
 
 
+def test_a_relay_on_a_full_disk_passes_acknowledgments_on(hosts: Hosts, disk: SmallDisk):
+    """Its messages leave it only when their destination has acknowledged them."""
+    network = ["127.0.0.0/8"]
+    by_timers = {"acknowledge_at_once": False, "retry_first": "100ms", "retry_max": "1s"}
+    destination = hosts.daemon(start=False, peers={"relays": network}, delivery=by_timers)
+    relay = hosts.daemon(
+        queue_manager={"data": str(disk.folder / "data")},
+        quotas=RESERVE,
+        delivery={"retry_first": "100ms", "retry_max": "1s"},
+        routing={
+            "relay_for": network,
+            "relay_to": ["*.example"],
+            "routes": [f"*.example via 127.0.0.1:{destination.port}"],
+        },
+    )
+    source = hosts.daemon(routing={"routes": [f"*.example via 127.0.0.1:{relay.port}"]})
+    for number in range(3):
+        source.cli(
+            *("send", "DIRECT=OS:b.example\\private$\\missing", "--file", "-"),
+            *("--transactional", "--dead-letter"),
+            input=b"%d" % number,
+        )
+    wait_status(relay, lambda status: sum(each["messages"] for each in outgoing(relay)) == 3)
+    disk.fill(leave_bytes=750_000)
+    wait_status(relay, lambda status: status["disk_full"])
+
+    destination.start()
+    wait_status(source, lambda status: status["dead_letters"] == 3)
+
+    found = source.json("receive", "system$;deadxact", "--all")
+    assert [body(each) for each in found] == [b"0", b"1", b"2"]
+    wait_status(relay, lambda status: not any(each["messages"] for each in outgoing(relay)))
+    assert relay.json("status")[0]["disk_full"]
+
+
+def outgoing(daemon: Daemon) -> list[dict[str, Any]]:
+    return daemon.json("outgoing", "list")
+
+
 def _write_page(file: BinaryIO) -> bool:
     """Write a page; return False if there is no room for it."""
     try:

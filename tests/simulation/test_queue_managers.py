@@ -383,6 +383,25 @@ RELAYED = {
 }
 
 
+def _send_to_missing_queue(scenario: Scenario, count: int) -> list[bytes]:
+    """Send messages over the relay that their destination refuses; return their bodies."""
+    bodies = [bytes([number]) * 100 for number in range(count)]  # packets of 296 bytes
+    for body in bodies:
+        scenario.act(
+            "bert",
+            lambda qm, body=body: qm.send(
+                MISSING, body, delivery="transactional", dead_letter=True
+            ),
+        )
+    return bodies
+
+
+def _check_all_refused(scenario: Scenario, bodies: list[bytes]) -> None:
+    assert scenario.outgoing("bert") == {MISSING: 0}
+    assert scenario.bodies("bert", "system$;deadxact") == bodies
+    assert set(scenario.outgoing("carl").values()) == {0}
+
+
 def test_a_full_relay_passes_acknowledgments_on():
     """It had no room for the final ack, and ended the session before it got the session ack.
 
@@ -393,16 +412,60 @@ def test_a_full_relay_passes_acknowledgments_on():
         routing = replace(services.settings.routing, relay_bytes_max=400)
         services.use_settings(replace(services.settings, routing=routing))
 
-        bodies = [bytes([number]) * 100 for number in range(3)]  # packets of 296 bytes
-        for body in bodies:
-            scenario.act(
-                "bert",
-                lambda qm, body=body: qm.send(
-                    MISSING, body, delivery="transactional", dead_letter=True
-                ),
-            )
+        bodies = _send_to_missing_queue(scenario, 3)
         scenario.wait(60.0)
 
-        assert scenario.outgoing("bert") == {MISSING: 0}
-        assert scenario.bodies("bert", "system$;deadxact") == bodies
+        _check_all_refused(scenario, bodies)
+
+
+def test_a_relay_whose_computer_quota_is_reached_passes_acknowledgments_on():
+    with Scenario("anna", "bert", "carl", configurations=RELAYED) as scenario:
+        scenario.host("carl").manager.usage.set_quota(400)
+
+        bodies = _send_to_missing_queue(scenario, 3)
+        scenario.wait(60.0)
+
+        _check_all_refused(scenario, bodies)
+
+
+def test_a_relay_with_a_full_disk_passes_acknowledgments_on():
+    """They may take half of the space that is kept free."""
+    with Scenario("anna", "bert", "carl", configurations=RELAYED) as scenario:
+        anna, carl = scenario.host("anna"), scenario.host("carl")
+        anna.lose_power(PowerLoss.NONE, back_after_s=None)
+        bodies = _send_to_missing_queue(scenario, 3)
+        scenario.wait(10.0)
+        storage = carl.manager.services.storage
+        carl.disk.capacity_bytes = carl.disk.used_bytes() + storage.kept_free_bytes * 3 // 4
+        scenario.wait(5.0)
+        assert not storage.room(carl.daemon.loop.time())
+        assert sum(scenario.outgoing("carl").values()) == 3
+
+        anna.return_power()
+        scenario.wait(60.0)
+
+        assert not storage.room(carl.daemon.loop.time())
+        _check_all_refused(scenario, bodies)
+
+
+def test_messages_leave_a_relay_that_takes_no_acknowledgments():
+    """Their destination acknowledges the session before it sends final acks."""
+    with Scenario("anna", "bert", "carl", configurations=RELAYED) as scenario:
+        anna, carl = scenario.host("anna"), scenario.host("carl")
+        anna.lose_power(PowerLoss.NONE, back_after_s=None)
+        _send_to_missing_queue(scenario, 3)
+        scenario.wait(10.0)
+        storage = carl.manager.services.storage
+        carl.disk.capacity_bytes = carl.disk.used_bytes() + storage.kept_free_bytes // 3
+        scenario.wait(5.0)
+        assert sum(scenario.outgoing("carl").values()) == 3
+
+        anna.return_power()
+        scenario.wait(60.0)
+
+        assert not storage.room(carl.daemon.loop.time())
         assert set(scenario.outgoing("carl").values()) == {0}
+        assert scenario.outgoing("bert") == {MISSING: 3}  # it has no acknowledgment yet
+        carl.disk.capacity_bytes = None
+        scenario.wait(60.0)
+        assert len(scenario.bodies("bert", "system$;deadxact")) == 3

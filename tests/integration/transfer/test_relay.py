@@ -421,22 +421,40 @@ async def test_a_relay_without_room_accepts_no_messages_for_others(hosts: Hosts)
     assert a.sending_to(DESTINATION).messages == 1
 
 
-@hosted
-async def test_acknowledgments_may_use_as_much_room_again_as_messages(hosts: Hosts) -> None:
-    """Without room for them, the messages that fill the relay might never leave."""
-    relay = await hosts.start("relay", routing={**relaying(1), "relay_bytes_max": 1000})
-    remote = await dial(relay, guid(1))
-    final_acks = [
+def final_acks_of(destination: bytes, source: bytes) -> list[bytes]:
+    """Return final acks of messages that `source` has sent."""
+    return [
         build_final_ack(
-            source_queue_manager=guid(1),
-            destination=PrivateQueueName(guid(2), ORDER_QUEUE_NUMBER),
+            source_queue_manager=destination,
+            destination=PrivateQueueName(source, ORDER_QUEUE_NUMBER),
             message_number=number,
             sent_time=int(time.time()),
             message_class=MessageClass.ACK_RECEIVE,
-            body=FinalAckBody(9 << 32 | 1, number, number - 1, guid(2), number),
+            body=FinalAckBody(9 << 32 | 1, number, number - 1, source, number),
         )
         for number in range(1, 20)
     ]
+
+
+@hosted
+async def test_acknowledgments_may_use_as_much_room_again_as_messages(hosts: Hosts) -> None:
+    """Without room for them, the messages that fill the relay might never leave."""
+    await check_room_for_acknowledgments(hosts, computer_bytes=8_000_000_000)
+
+
+@hosted
+async def test_the_computer_quota_does_not_limit_relayed_acknowledgments(hosts: Hosts) -> None:
+    await check_room_for_acknowledgments(hosts, computer_bytes=100)
+
+
+async def check_room_for_acknowledgments(hosts: Hosts, computer_bytes: int) -> None:
+    relay = await hosts.start(
+        "relay",
+        routing={**relaying(1), "relay_bytes_max": 1000},
+        quotas={"computer_bytes": computer_bytes},
+    )
+    remote = await dial(relay, guid(1))
+    final_acks = final_acks_of(guid(1), guid(2))
     size = len(final_acks[0])
     fitting = 2000 // size
     usage, ended = relay.relay_store.usage, remote.closed.is_set
@@ -448,3 +466,18 @@ async def test_acknowledgments_may_use_as_much_room_again_as_messages(hosts: Hos
     remote.send(final_acks[fitting])
     await until(lambda: usage.bytes > fitting * size or ended())
     assert usage.bytes == fitting * size
+
+
+@hosted
+async def test_final_acks_pass_a_relay_whose_computer_quota_is_reached(hosts: Hosts) -> None:
+    """Their destination acknowledges sessions by timers, so that the final ack comes first."""
+    b = await hosts.start("b", peers=FROM_RELAYS, delivery={"acknowledge_at_once": False})
+    relay = await hosts.start("relay", routing=relaying(b), quotas={"computer_bytes": 400})
+    a = await hosts.start("a", routing=over(relay))
+
+    bodies = [bytes([number]) * 100 for number in range(3)]  # one packet fills the relay
+    await a.send(DESTINATION, *bodies, delivery=TRANSACTIONAL, dead_letter=True)
+
+    await until(lambda: a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 3, "three final acks")
+    assert await a.receive(TRANSACTIONAL_DEAD_LETTERS) == bodies
+    await idle(relay)
