@@ -199,17 +199,26 @@ def import_(
 
     The default for FILE is standard input.  A file is checked completely first; one broken line
     prevents its import.  Then batches of lines are imported, each of them as a whole or not at all.
-    A file compressed with gzip is decompressed.
+    A file that grows meanwhile is imported as it was at the beginning.  A file compressed with gzip
+    is decompressed.
     """
     import asyncio
 
     try:
-        # A pipe can be read once: it is imported like standard input.
-        expected = _checked(file, start_line) if file is not None and file.is_file() else None
         with sys.stdin.buffer if file is None else file.open("rb") as lines:
+            checked = None
+            # A pipe can be read once: it is imported like standard input.
+            if file is not None and file.is_file():
+                checked = _checked(file, start_line, os.fstat(lines.fileno()).st_size)
             count = asyncio.run(
-                _import(configuration, queue, lines, start_line, position, dry_run, expected)
+                _import(configuration, queue, lines, start_line, position, dry_run, checked)
             )
+            if checked is not None and os.fstat(lines.fileno()).st_size > checked.size_bytes:
+                click.echo(
+                    f"{file} has grown meanwhile: its lines up to {checked.line} were read; the"
+                    f" next one is --start-line {checked.line + 1}",
+                    err=True,
+                )
     except BrokenPacking as broken:
         name = "standard input" if file is None else file
         raise Failure(
@@ -218,22 +227,42 @@ def import_(
     _report("imported", count, queue, dry_run=dry_run, as_json=as_json, err=False)
 
 
-def _checked(file: Path, start_line: int) -> int:
-    """Return the number of messages in a file.
+class _Checked(NamedTuple):
+    """A file that was checked up to its size at that time."""
 
-    Raises Failure for a broken line, and BrokenPacking.
-    """
+    size_bytes: int
+    line: int  # the last one
+    messages: int
+
+
+def _checked(file: Path, start_line: int, size_bytes: int) -> _Checked:
+    """Check the first bytes of a file.  Raises Failure for a broken line, and BrokenPacking."""
     from qmd.cli.progress import Progress
 
     progress = Progress("checking", None, enabled=True)
-    count = 0
+    last, count, number = b"", 0, 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal last, number
+        for number, last in enumerate(rows(file, LINE_BYTES_MAX, size_bytes), 1):  # noqa: B007
+            yield last
+
     try:
-        for batch in _batches(rows(file, LINE_BYTES_MAX), start_line):
+        for batch in _batches(lines(), start_line):
             count += len(batch.messages)
             progress.advance(len(batch.messages))
+    except Failure as broken:
+        if last.endswith(b"\n") or len(last) > LINE_BYTES_MAX:
+            raise
+        raise Failure(
+            ExitCode.USAGE,
+            f"{file} ends in the middle of line {number}, and nothing is imported. If it is still"
+            " written, import it when it is complete",
+            "line_broken",
+        ) from broken
     finally:
         progress.finish()
-    return count
+    return _Checked(size_bytes, number, count)
 
 
 async def _import(
@@ -243,19 +272,22 @@ async def _import(
     start_line: int,
     position: Path | None,
     dry_run: bool,
-    expected: int | None,
+    checked: _Checked | None,
 ) -> int:
-    """Import lines; `expected` is the number of messages, or None if it is not known."""
+    """Import lines; `checked` says how far, or is None for a pipe, which is read to its end."""
     from qmd.cli.progress import Progress
 
     count = 0
+    size_bytes = expected = None
+    if checked is not None:
+        size_bytes, expected = checked.size_bytes, checked.messages
     progress = Progress("importing", expected, enabled=not lines.isatty())
     async with configuration.connect() as qm:
         done_line = start_line - 1
         if position is not None:
             done_line = max(done_line, await _line_of(qm, position, queue))
         try:
-            async for batch in _read(lines, done_line + 1):
+            async for batch in _read(lines, done_line + 1, size_bytes):
                 token = os.urandom(16)
                 if position is not None and not dry_run:
                     _save(position, queue, done_line, batch.line, token)
@@ -280,8 +312,10 @@ async def _import(
     return count
 
 
-async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
-    """Iterate over the batches of a file or pipe.
+async def _read(
+    stream: IO[bytes], start_line: int, size_bytes: int | None
+) -> AsyncIterator[_Batch]:
+    """Iterate over the batches of the first bytes of a file, or of a pipe.
 
     A thread checks the lines, because the event loop must not block; the lines are read without a
     thread, because a thread that waits for a terminal would delay Ctrl-C.  Raises Failure, with the
@@ -302,7 +336,7 @@ async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
 
     held: list[bytes] = []
     size = first = 0
-    async for row in split(unpacked(chunks(stream)), LINE_BYTES_MAX):
+    async for row in split(unpacked(chunks(stream, size_bytes)), LINE_BYTES_MAX):
         held.append(row)
         size += len(row)
         if len(held) == BATCH_MESSAGES or size >= BATCH_BYTES:

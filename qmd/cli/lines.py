@@ -45,20 +45,30 @@ async def split(pieces: AsyncIterator[bytes], line_bytes_max: int) -> AsyncItera
         yield rest
 
 
-async def chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
-    """Iterate over the bytes as they come, without blocking the event loop or delaying Ctrl-C."""
+async def chunks(stream: IO[bytes], size_bytes: int | None = None) -> AsyncIterator[bytes]:
+    """Iterate over the bytes as they come, without blocking the event loop or delaying Ctrl-C.
+
+    size_bytes: of a file, if later bytes are not to be read.  Raises OSError if it has fewer.
+    """
     try:
         descriptor = stream.fileno()
     except io.UnsupportedOperation:  # a stream in memory
         yield stream.read()
         return
     may_block = True
-    while True:
+    left_bytes = size_bytes
+    while left_bytes != 0:
         if may_block:
             may_block = await _readable(descriptor)
-        chunk = os.read(descriptor, CHUNK_BYTES)
+        chunk = os.read(
+            descriptor, CHUNK_BYTES if left_bytes is None else min(CHUNK_BYTES, left_bytes)
+        )
         if not chunk:
+            if left_bytes is not None:
+                raise OSError(f"the file became {left_bytes} bytes shorter while it was read")
             return
+        if left_bytes is not None:
+            left_bytes -= len(chunk)
         yield chunk
 
 

@@ -6,11 +6,12 @@ The name of a file decides when it is written, its first bytes when it is read.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 SUFFIX = ".gz"
 _MAGIC = b"\x1f\x8b"
@@ -36,16 +37,35 @@ def written(output: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
         yield cast(IO[bytes], file)
 
 
-def rows(file: Path, bytes_max: int) -> Iterator[bytes]:
+class _Beginning(io.RawIOBase):
+    """The first bytes of a file, which may become longer meanwhile."""
+
+    def __init__(self, file: IO[bytes], size_bytes: int) -> None:
+        self._file = file
+        self._left_bytes = size_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(min(len(buffer), self._left_bytes))
+        self._left_bytes -= len(piece)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def rows(file: Path, bytes_max: int, size_bytes: int | None = None) -> Iterator[bytes]:
     """Iterate over all lines of a file.  Raises OSError, BrokenPacking.
 
-    A longer line than `bytes_max` comes in pieces: a small file can be unpacked to a line of
-    gigabytes, which must not be read as a whole to be found broken.
+    size_bytes: of the file, if later bytes are not to be read.  A longer line than `bytes_max`
+    comes in pieces: a small file can be unpacked to a line of gigabytes, which must not be read as
+    a whole to be found broken.
     """
-    with file.open("rb") as raw:
-        is_packed = raw.read(len(_MAGIC)) == _MAGIC
-        raw.seek(0)
-        if not is_packed:
+    with file.open("rb") as opened:
+        raw = opened
+        if size_bytes is not None:
+            raw = io.BufferedReader(_Beginning(opened, size_bytes))
+        if raw.peek(len(_MAGIC))[: len(_MAGIC)] != _MAGIC:
             yield from _pieces(raw, bytes_max)
             return
         try:

@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,55 @@ def test_an_export_may_be_packed(daemon: Daemon, tmp_path: Path):
         assert piped.returncode == 2
         assert b"cannot be imported" in piped.stderr
         daemon.cli("queue", "purge", "plain", "--yes")
+
+
+def test_an_import_reads_a_growing_file_up_to_its_size_at_the_beginning(
+    daemon: Daemon, tmp_path: Path
+):
+    whole, growing = tmp_path / "whole.ndjson", tmp_path / "growing.ndjson"
+    texts = [b"%d" % number for number in range(4000)]
+    daemon.send_all("plain", texts)
+    daemon.json("export", "plain", str(whole))
+    daemon.cli("queue", "purge", "plain", "--yes")
+    lines = whole.read_bytes().splitlines(keepends=True)
+
+    growing.write_bytes(b"".join(lines[:500]) + lines[500][:50])
+    refused = daemon.cli("import", "plain", str(growing), check=False)
+    assert refused.returncode == 2
+    assert b"ends in the middle of line 501, and nothing is imported" in refused.stderr
+    assert daemon.peek("plain") == []
+
+    growing.write_bytes(b"".join(lines[:500]))
+    ended = threading.Event()
+
+    def write() -> None:
+        with growing.open("ab", buffering=0) as file:
+            for line in lines[500:]:
+                file.write(line[:50])
+                if not ended.is_set():
+                    time.sleep(0.0005)
+                file.write(line[50:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    attempts = 0
+    while True:
+        done = daemon.cli("import", "plain", str(growing), check=False)
+        if done.returncode == 0:
+            break
+        attempts += 1
+        assert b"nothing is imported" in done.stderr
+        assert daemon.count("plain") == 0
+        if attempts == 20:  # it always came in the middle of a line
+            ended.set()
+    ended.set()
+    writer.join()
+    imported = daemon.count("plain")
+    assert imported >= 500
+    if imported < len(lines):
+        assert f"the next one is --start-line {imported + 1}".encode() in done.stderr
+        daemon.cli("import", "plain", str(growing), "--start-line", str(imported + 1))
+    assert daemon.bodies("plain") == texts
 
 
 def test_an_export_shows_its_progress_and_uses_little_memory(daemon: Daemon, tmp_path: Path):
