@@ -156,6 +156,20 @@ def test_a_refused_message_becomes_a_dead_letter_with_the_reason(pair: Pair, del
     pair.a.daemon.receive(queue)
 
 
+def test_the_log_of_the_door_has_few_lines_about_many_refused_messages(pair: Pair) -> None:
+    there = Receiver()
+    count = LIMITED_LINES_MAX + 5
+    there.statuses = [400] * count
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send_all(to, [b"%d" % each for each in range(count)], "--recoverable")
+
+    until(pair, lambda: pair.a.daemon.count(DEADLETTER) == count)
+    lines = [json.loads(line) for line in lines_about(pair.a, there.url.rpartition("/")[2])]
+    assert [each["event"] for each in lines] == ["srmp_dead_letter"] * LIMITED_LINES_MAX
+    pair.a.daemon.receive(DEADLETTER)
+    there.close()
+
+
 def test_a_refused_message_of_a_stream_is_left_out_of_it(pair: Pair) -> None:
     """The host refuses the second message; the others arrive in order, around its place."""
     there = Receiver()

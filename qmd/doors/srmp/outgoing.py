@@ -84,7 +84,7 @@ class Outgoing:
         """`receipts_from` are networks of hosts that send receipts for others; `users` those of
         which a process may be the daemon."""
         self._users = users
-        self._refusals = LimitedLog(log)
+        self._log = LimitedLog(log)
         self._ask = ask
         self._receipts_from = receipts_from
         self._receipts_to = receipts_to
@@ -101,7 +101,7 @@ class Outgoing:
         """Serve one connection of the daemon; other users of this computer get none."""
         user = user_at_other_end(writer.get_extra_info("socket"))
         if self._users and user not in self._users:  # nor one that is not known: it has closed
-            self._refusals.log(
+            self._log.log(
                 "warning", "srmp_not_the_daemon", key=str(user), now=time.monotonic(), user=user
             )
             writer.transport.abort()
@@ -122,7 +122,7 @@ class Outgoing:
             # The daemon waits longer after each attempt that reaches no session.
             await client.open(redirected(f"{host}/msmq/", self._rules))
         except NotAccepted as error:
-            log.warning("srmp_not_accepted", url=host, message_id="", reason=str(error))
+            self._log_limited("srmp_not_accepted", host, url=host, message_id="", reason=str(error))
             await self._end(host, str(error))
             writer.transport.abort()
             return
@@ -172,8 +172,10 @@ class Outgoing:
                 # It would be refused again, and hold up all messages behind it.
                 await self._reject(host, packet, message_class, f"{reason}.")
                 return
-            log.warning("srmp_not_accepted", url=url, message_id=posted.envelope.id.name,
-                        reason=reason)  # fmt: skip
+            message_id = posted.envelope.id.name
+            self._log_limited(
+                "srmp_not_accepted", host, url=url, message_id=message_id, reason=reason
+            )
             pause_s = self._pauses.get(host, PAUSE_FIRST_S)
             self._pauses[host] = min(2 * pause_s, PAUSE_LAST_S)
             await asyncio.sleep(pause_s)
@@ -188,19 +190,23 @@ class Outgoing:
                 RejectOutgoing, host, source, number, int(message_class), reason[:900]
             )
         except ClientError as error:
-            log.warning("srmp_waits", reason=str(error))
+            self._log_limited("srmp_waits", host, reason=str(error))
             raise SessionEnded(f"the queue manager has not ended a message: {error}") from error
         if not count:  # it has expired meanwhile, or is handed again
             raise SessionEnded("a refused message is not in flight any more")
         about = MessageId(uuid.UUID(bytes_le=source), number).name
-        log.warning("srmp_dead_letter", url=host, message_id=about, reason=reason)
+        self._log_limited("srmp_dead_letter", host, url=host, message_id=about, reason=reason)
 
     async def _end(self, host: str, reason: str) -> None:
         """Let the daemon end the session of a host, so that it shows the reason."""
         try:
             await self._ask(EndLinkSession, host, reason[:900])
         except ClientError as error:
-            log.warning("srmp_waits", reason=str(error))
+            self._log_limited("srmp_waits", host, reason=str(error))
+
+    def _log_limited(self, event: str, host: str, **fields: object) -> None:
+        """Log an event that each message may cause, rate-limited for each host."""
+        self._log.log("warning", event, key=host, now=time.monotonic(), **fields)
 
     def receipt(self, envelope: Envelope, address: str) -> bool:
         """Pass the receipt of a stream to the daemon; return whether it is one of ours.
@@ -214,7 +220,7 @@ class Outgoing:
         if session is None or client is None:
             return False
         if address != client.address and not is_among(address, self._receipts_from):
-            self._refusals.log(
+            self._log.log(
                 "warning",
                 "srmp_receipt_refused",
                 key=address,
@@ -258,6 +264,6 @@ class Outgoing:
 
     def close(self) -> None:
         """End all sessions."""
-        self._refusals.finish()
+        self._log.finish()
         for session in list(self._sessions):
             session.close("the door stops")
