@@ -5,6 +5,8 @@ import os
 import sqlite3
 from typing import NamedTuple
 
+from storage.errors import StorageError
+
 
 class Hindrance(NamedTuple):
     """A known cause: its code, and its remedy."""
@@ -101,3 +103,16 @@ def _hindrance(error: OSError | sqlite3.Error) -> Hindrance:
     if is_full(error):
         return _FULL
     return _BY_SQLITE_CODE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, _OTHER)
+
+
+def words(error: BaseException | None) -> str:
+    """Return a sentence about an error that has kept a batch from being written."""
+    if isinstance(error, MemoryError):
+        return "no memory is left"
+    return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)
+
+
+def failed_by(what: str, error: BaseException) -> StorageError:
+    """Return the error of a storage of which `what`, such as "a commit", has failed."""
+    code = cause(error) if isinstance(error, (OSError, sqlite3.Error)) else ""
+    return StorageError(f"{what} failed: {words(error)}", code=code)

@@ -42,6 +42,7 @@ class Reserve:
         self._size_bytes = options.disk_reserve_bytes
         self._watermark_bytes = options.disk_watermark_bytes
         self._checked_at_s = float("-inf")
+        self._is_low = False  # as was measured after the last commit on the loop or the thread
         #: Bytes that may still be written: the last measurement less the messages accepted since.
         self.free_bytes = 0
         #: A message was rejected for lack of space since the last measurement ...
@@ -89,8 +90,14 @@ class Reserve:
         return 2 * packet_bytes <= self._look()
 
     def is_short(self) -> bool:
-        """Return whether the database should free its unused pages."""
-        return not self.held or self.was_refused or self._look() < self._watermark_bytes
+        """Measure the free space; return whether the database should free its unused pages."""
+        self._is_low = self._look() < self._watermark_bytes
+        return self.was_short
+
+    @property
+    def was_short(self) -> bool:
+        """Whether the database should free its unused pages, by the last measurement."""
+        return self._is_low or not self.held or self.was_refused
 
     def look_again(self) -> None:
         """Measure again at the next request: space may have been freed."""

@@ -42,7 +42,7 @@ from storage.engine.batch import Batch
 from storage.engine.commit import NotNow, commit, pragma, vacuum, write
 from storage.engine.disk import LogFile
 from storage.engine.figures import WriterFigures
-from storage.engine.hindrance import can_wait, cause, explain
+from storage.engine.hindrance import can_wait, failed_by, words
 from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
 from storage.engine.writer_calls import WriterCalls
@@ -103,6 +103,8 @@ class Writer:
         #: Called with the token of each outcome that a batch gets.
         self.on_outcome: Callable[[bytes], None] = lambda token: None
         self._patience: asyncio.TimerHandle | None = None
+        self._patient_batch = 0  # the number of the last batch with changes that are not urgent ...
+        self._patient_until = 0.0  # ... and the loop time at which they become so
         self._is_due = False
         self._joins: asyncio.TimerHandle | None = None  # while the open batch waits for packets
         self._joins_until = 0.0  # loop time, after a commit with packets
@@ -171,7 +173,7 @@ class Writer:
             if can_wait(error):
                 # retried later: no data is lost, and the reserve allows receives to continue
                 return 0
-            raise self._fail(_failed("freeing pages", error), error) from error
+            raise self._fail(failed_by("freeing pages", error), error) from error
 
     async def foreign_commits(self) -> int:
         """Return a number that changes when another program has written to the database."""
@@ -206,8 +208,11 @@ class Writer:
         """
         self._idle.clear()
         if self.is_patient:
+            if self._patient_batch != self.batch.number:
+                self._patient_batch = self.batch.number
+                self._patient_until = self._loop.time() + PATIENCE_S
             if self._patience is None:
-                self._patience = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
+                self._patience = self._loop.call_at(self._patient_until, self._wait_no_longer)
             return False
         if self._joins is not None:
             if not (self.batch.load.bytes or self._is_closing):
@@ -226,8 +231,13 @@ class Writer:
         return True
 
     def _wait_no_longer(self) -> None:
+        """Commit changes that are not urgent, unless others have taken them along."""
         self._patience = None
-        if not self.batch.load.is_empty:
+        if self._patient_batch != self.batch.number:
+            return
+        if self._loop.time() < self._patient_until:  # the timer was set for an earlier batch
+            self._patience = self._loop.call_at(self._patient_until, self._wait_no_longer)
+        else:
             self.batch.write_soon()
 
     def _join_next_packets(self) -> bool:
@@ -281,7 +291,7 @@ class Writer:
                 and not self._packets_stream
                 and self._larger_commit_s < AT_ONCE_S
             )
-        return is_for_now and self._calls.is_idle and not self._reserve.is_short()
+        return is_for_now and self._calls.is_idle and not self._reserve.was_short
 
     def _write_at_once(self, batch: Batch) -> bool:
         """Commit on the event loop's thread; return False if the connection's thread has to.
@@ -301,12 +311,24 @@ class Writer:
             self._holds_the_loop = False
         try:
             end = self._marker.committed()
-            is_small = end.frames and _is_small(batch)
-            is_long = self._small_log.is_full(end) if is_small else self._is_long(end.frames)
         except Exception as error:
             self._committed(None, error)
+            return True
+        took_s = self._loop.time() - self._began_at
+        self._committing = None  # and nothing has come meanwhile: the loop has waited
+        self._expect_packets(batch, was_at_once=True)
+        self._report(batch)
+        # The callers do not wait for the rest.
+        self._count(took_s, batch, was_small=True)
+        try:
+            is_small = end.frames and _is_small(batch)
+            is_long = self._small_log.is_full(end) if is_small else self._is_long(end.frames)
+        except OSError as error:
+            self._fail(failed_by("a look at the log", error), error)
         else:
-            self._committed(is_long, None, was_at_once=True)
+            self._checkpoint_if(is_long)
+        self._reserve.is_short()  # for the next commit
+        self._rest()
         return True
 
     def _may_wait(self, batch: Batch) -> bool:
@@ -351,50 +373,25 @@ class Writer:
                 raise failed from error
             raise
 
-    def _committed(
-        self, is_long: bool | None, error: BaseException | None, *, was_at_once: bool = False
-    ) -> None:
+    def _committed(self, is_long: bool | None, error: BaseException | None) -> None:
         """Go on after a commit, or its failure; `is_long`: the log is too long."""
         batch = self._committing
         assert batch is not None
         if isinstance(error, NotNow):
             error = error.__cause__
             if self._failure is None and self._may_wait(batch):
-                self.obstacle = _words(error)
+                self.obstacle = words(error)
                 self._retry = self._loop.call_later(RETRY_S, self._try_again)
                 return
         self._committing, self._waits_since, self.obstacle = None, None, ""
-        took_s = self._loop.time() - self._began_at
-        self.figures.committed(took_s, batch)
-        self._was_small = was_at_once or _is_small(batch)
-        self._pieces_logged_bytes += batch.load.piece_bytes
-        if batch.load.bytes < ORDINARY_BYTES:
-            self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
-        if _has_some_rows(batch) and not _is_small(batch):
-            self._larger_commit_s += NEW_PART * (took_s - self._larger_commit_s)
+        self._count(self._loop.time() - self._began_at, batch, was_small=_is_small(batch))
         if error is not None:
-            self._fail(_failed("a commit", error), error)
-        elif self._failure is None and (
-            is_long or self._pieces_logged_bytes >= PIECES_LOGGED_BYTES
-        ):
-            self._is_checkpointing, self._pieces_logged_bytes = True, 0
-            self._checkpoint_began_at = self._loop.time()
-            self._calls.begin(self._checkpoint, self._checkpointed)
+            self._fail(failed_by("a commit", error), error)
+        else:
+            self._checkpoint_if(is_long)
         if self._failure is not None:
             batch.fail(self._failure)
-        if batch.load.bytes:
-            self._joins_until = self._loop.time() + self._join_s()
-            self._packets_stream = self.batch.load.bytes > 0
-            if was_at_once:  # those that came meanwhile are read in the next turn of the loop
-                self._is_just_after_packets = True
-                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after_packets)
-        elif self._began_at < self._joins_until:
-            self._joins_until = 0.0
-            self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
-            if was_at_once:
-                # Those that came meanwhile are read in the next turn of the loop.
-                self._is_just_after = True
-                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after)
+        self._expect_packets(batch)
         # The next batch is written to disk while the callers of this one are notified.
         if not (self.batch.load.is_empty or self.batch.load.waits or self._join_next_packets()):
             # Not at once: its callers must not be notified before those of this one.
@@ -402,6 +399,39 @@ class Writer:
         if self._failure is None:
             self._report(batch)
         self._rest()
+
+    def _count(self, took_s: float, batch: Batch, *, was_small: bool) -> None:
+        """Count a commit, and learn how long such ones take."""
+        self.figures.committed(took_s, batch)
+        self._was_small = was_small
+        self._pieces_logged_bytes += batch.load.piece_bytes
+        if batch.load.bytes < ORDINARY_BYTES:
+            self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
+        if _has_some_rows(batch) and not _is_small(batch):
+            self._larger_commit_s += NEW_PART * (took_s - self._larger_commit_s)
+
+    def _checkpoint_if(self, is_long: bool | None) -> None:
+        """Begin a checkpoint if the log is too long, or has many pieces of large packets."""
+        if self._failure is None and (is_long or self._pieces_logged_bytes >= PIECES_LOGGED_BYTES):
+            self._is_checkpointing, self._pieces_logged_bytes = True, 0
+            self._checkpoint_began_at = self._loop.time()
+            self._calls.begin(self._checkpoint, self._checkpointed)
+
+    def _expect_packets(self, batch: Batch, *, was_at_once: bool = False) -> None:
+        """Learn from a commit whether packets follow; the next turn reads those that came during
+        one at once."""
+        if batch.load.bytes:
+            self._joins_until = self._loop.time() + self._join_s()
+            self._packets_stream = self.batch.load.bytes > 0
+            if was_at_once:
+                self._is_just_after_packets = True
+                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after_packets)
+        elif self._began_at < self._joins_until:
+            self._joins_until = 0.0
+            self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
+            if was_at_once:
+                self._is_just_after = True
+                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after)
 
     def _is_no_longer_just_after(self) -> None:
         self._is_just_after = False
@@ -413,7 +443,7 @@ class Writer:
         self._is_checkpointing = False
         self.figures.checkpoints.add(self._loop.time() - self._checkpoint_began_at)
         if error is not None:
-            self._fail(_failed("a checkpoint", error), error)
+            self._fail(failed_by("a checkpoint", error), error)
         self._rest()
 
     def _rest(self) -> None:
@@ -466,14 +496,3 @@ def _has_some_rows(batch: Batch) -> bool:
     """Return whether a batch is the changes for a request with many messages, or smaller."""
     load = batch.load
     return load.rows <= SOME_ROWS and load.bytes < SOME_BYTES and not load.has_calls
-
-
-def _failed(what: str, error: BaseException) -> StorageError:
-    code = cause(error) if isinstance(error, (OSError, sqlite3.Error)) else ""
-    return StorageError(f"{what} failed: {_words(error)}", code=code)
-
-
-def _words(error: BaseException | None) -> str:
-    if isinstance(error, MemoryError):
-        return "no memory is left"
-    return explain(error) if isinstance(error, (OSError, sqlite3.Error)) else str(error)

@@ -110,9 +110,9 @@ MUTANTS = (
     Mutant(
         "a failed commit is reported as durable",
         "storage/engine/writer.py",
-        'if error is not None:\n            self._fail(_failed("a commit"',
+        'if error is not None:\n            self._fail(failed_by("a commit"',
         "if error is not None:\n            pass\n        elif False:\n"
-        '            self._fail(_failed("a commit"',
+        '            self._fail(failed_by("a commit"',
     ),
     # The event log against the tables.
     Mutant(

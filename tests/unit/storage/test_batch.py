@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.engine import writer
 from storage.tables import counters, events, messages, outcomes, outgoing, sequences, tally
 from storage.tables import message_id_history as history
 from storage.tables.events import Event
@@ -352,5 +353,26 @@ def test_a_deferred_event_is_stored_before_the_storage_closes(folder: Path) -> N
         async with opened(folder) as storage:
             (block,) = await storage.read(lambda db: events.page(db, 0, 9))
             assert block.events[0].numbers == [5]
+
+    asyncio.run(scenario())
+
+
+def test_a_deferred_act_waits_as_long_as_the_one_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            monkeypatch.setattr(writer, "PATIENCE_S", 0.02)
+            with storage.patience(True):
+                insert(storage, 1)
+            await durable(storage)  # the first leaves with another act, before its time
+            monkeypatch.setattr(writer, "PATIENCE_S", 600.0)
+            with storage.patience(True):
+                insert(storage, 2)
+            batch = storage.batch
+            await asyncio.sleep(0.1)  # its timer was set for the first
+
+            assert storage.batch is batch
+            assert await stored(storage) == [key(1)]
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ import pytest
 
 from storage import Storage, StorageError
 from storage.engine import checkpoint, writer
+from storage.engine.disk import Disk
 from storage.vault import VaultConnection
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
@@ -33,7 +34,7 @@ class Watched(VaultConnection):
 
 
 @asynccontextmanager
-async def watched(folder: Path) -> AsyncIterator[tuple[Storage, list[str]]]:
+async def watched(folder: Path, **changes: Any) -> AsyncIterator[tuple[Storage, list[str]]]:
     """Open the storage; the list gets the thread of each commit from now on."""
     commits: list[str] = []
     factory = type("Noted", (Watched,), {"commits": commits})
@@ -41,7 +42,7 @@ async def watched(folder: Path) -> AsyncIterator[tuple[Storage, list[str]]]:
     def connect(path: str) -> aiosqlite.Connection:
         return aiosqlite.connect(path, factory=factory, check_same_thread=False)
 
-    async with opened(folder, connect=connect) as storage:
+    async with opened(folder, connect=connect, **changes) as storage:
         commits.clear()
         yield storage, commits
 
@@ -202,6 +203,36 @@ def test_a_lock_of_another_program_does_not_hold_the_loop(folder: Path) -> None:
 
             assert commits == [LOOP, THREAD, LOOP]
             assert await stored(storage) == [key(1), key(2), key(3)]
+
+    asyncio.run(scenario())
+
+
+class FillingDisk(Disk):
+    """A disk that another program fills, and that notes when its free space is measured."""
+
+    def __init__(self, noted: list[str]) -> None:
+        self.noted = noted
+        self.is_full = False
+
+    def free_bytes(self, folder: Path) -> int:
+        self.noted.append("measured")
+        return 0 if self.is_full else 1 << 40
+
+
+def test_callers_do_not_wait_for_the_measurement_of_the_free_space(folder: Path) -> None:
+    async def scenario() -> None:
+        noted: list[str] = []
+        disk = FillingDisk(noted)
+        async with watched(folder, disk=disk, disk_watermark_bytes=1) as (storage, commits):
+            noted.clear()
+            for arrival in (1, 2):
+                disk.is_full = True
+                insert(storage, arrival)
+                storage.batch.when_durable(lambda: noted.append("notified"))
+                await durable(storage)
+
+            assert noted[:2] == ["notified", "measured"]
+            assert commits == [LOOP, THREAD], "which makes room, from the next commit on"
 
     asyncio.run(scenario())
 
