@@ -64,6 +64,9 @@ class Promises:
     def keep(self, promise: Promise) -> None:
         """Acknowledge and deliver the messages of a promise. Call it only after their commit."""
         connection = promise.connection
+        # First: an application waits for them, and nothing waits for the acknowledgments.
+        for queue, messages in promise.arrivals.items():
+            queue.deliver(messages)
         if promise.stored:
             connection.mark_stored(promise.stored)
         if promise.accepted:
@@ -75,5 +78,3 @@ class Promises:
                     self._arm_order_ack(stream)
         for final_ack in promise.final_acks:
             connection.owe_final_ack(final_ack)
-        for queue, messages in promise.arrivals.items():
-            queue.deliver(messages)

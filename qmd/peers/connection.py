@@ -133,6 +133,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._buffer = self._reader.buffer
         self._alarm = Alarm(self._loop)
         self._flush_due = False
+        #: Called when what the session sends now is with the socket: the peer does not wait for
+        #: what is noted about its messages.
+        self.when_written: list[Callable[[], None]] = []
         self._writing_paused = False
         self._transport: asyncio.Transport | None = None
         self._closed = False
@@ -387,6 +390,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._sessions.pump(self)
         self._write()
         self._arm()
+        if self.when_written:
+            written, self.when_written = self.when_written, []
+            for callback in written:
+                callback()
 
     def _write(self) -> None:
         assert self.session is not None

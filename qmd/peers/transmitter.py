@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qmd.queues.transmission import Moment, TransmitLimits
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from qmd.peers.link import Link
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.outgoing_queues import OutgoingQueues
+    from qmd.queues.transmission import Transmission
     from qmd.runtime.services import Services
 
 PUMP_BYTES_MAX = 1024 * 1024  # given to a session before they are written
@@ -73,7 +75,6 @@ class Transmitter:
                 min(room, PUMP_MESSAGES_MAX), budget, connection.packet_bytes_max
             )
             done = queue.transmit(connection.session, limits, moment)
-            self._recorder.transmitted(queue, done)
             if done.expired:
                 self._undeliverable.expire(queue, done.expired)
                 connection.flush_soon()  # there may be more behind them
@@ -90,8 +91,9 @@ class Transmitter:
                 queue.handed_count += done.messages
                 offers.count(done.messages)
                 connection.session.outgoing.begin_probe(now)
-                self._outgoing.arm_resend(queue)
-                waiting.append(queue)
+                connection.when_written.append(partial(self._written, queue, done))
+                if done.messages == limits.messages or done.bytes >= limits.bytes:
+                    waiting.append(queue)  # it may have more
                 # The queue goes to the end, behind the queues that wait for their turn.
                 del link.queues[queue]
                 link.queues[queue] = None
@@ -105,6 +107,11 @@ class Transmitter:
         if begin_at:
             session.incoming.acknowledge_with_next(now)  # the offer may end the session
         return False
+
+    def _written(self, queue: OutgoingQueue, done: Transmission) -> None:
+        """Record messages that were written, and wait for their acknowledgment."""
+        self._recorder.transmitted(queue, done)
+        self._outgoing.arm_resend(queue)
 
 
 def _flush(connection: PeerConnection) -> None:

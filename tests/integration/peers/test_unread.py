@@ -43,3 +43,25 @@ async def test_a_peer_that_reads_no_acknowledgments_is_ended(hosts: Hosts) -> No
     await until(lambda: not a.sending_to(name).messages, "another session")
 
     assert await b.receive("orders") == [b"first", b"second"]
+
+
+@hosted
+async def test_the_event_of_a_transmission_follows_the_write(hosts: Hosts) -> None:
+    a, b = await hosts.start("a", delivery=SOON), await hosts.start("b")
+    await b.create("orders")
+    name = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    await a.send(name, b"first")
+    await until(lambda: not a.sending_to(name).messages, "the acknowledgment")
+    (connection,) = a.peers.connections
+    sent, noted = connection.bytes_sent, list[int]()
+    recorded = a.recorder.transmitted
+
+    def record(*values: Any) -> None:
+        noted.append(connection.bytes_sent)
+        recorded(*values)
+
+    a.recorder.transmitted = record  # type: ignore[method-assign]
+    await a.send(name, b"second")
+    await until(lambda: noted, "the event")
+
+    assert noted[0] > sent, "the packet was with the socket"
