@@ -72,6 +72,7 @@ class OutgoingRelease:
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
         self._releasable_plain: dict[tuple[OutgoingQueue, bytes], Handed] = {}  # by source
         self._release_timer: asyncio.TimerHandle | None = None
+        self._patient_batch = 0  # the number of the batch with deletions that wait for others
         self._when_released: list[Callable[[], None]] = []
 
     def connect(self, confirmations: Confirmations, sequence_renewal: SequenceRenewal) -> None:
@@ -244,7 +245,15 @@ class OutgoingRelease:
 
         Messages that a crash brings back are sent again, and rejected as duplicates.
         """
-        if self._release_timer is None and (self._releasable or self._releasable_keys):
+        if self._release_timer is not None or not (self._releasable or self._releasable_keys):
+            return
+        storage = self._services.storage
+        if storage.batch.load.is_empty:
+            # While there is nothing else to do: the next message then does not wait for it.
+            with storage.patience(True):
+                self._release()
+            self._patient_batch = storage.batch.number
+        else:
             self._release_timer = self._services.loop.call_later(RELEASE_DELAY_S, self.release)
 
     def when_released(self, callback: Callable[[], None]) -> None:
@@ -252,10 +261,14 @@ class OutgoingRelease:
 
         An order ack itself is acknowledged then: the messages that it released never come again.
         """
-        if self._release_timer is None:
-            self._services.storage.batch.when_durable(callback)
-        else:
+        storage = self._services.storage
+        if self._release_timer is not None:
             self._when_released.append(callback)
+        elif self._patient_batch == storage.batch.number:  # they are in it, and not urgent
+            with storage.patience(True):
+                storage.batch.when_durable(callback)
+        else:
+            storage.batch.when_durable(callback)
 
     def release(self) -> None:
         """Delete all acknowledged messages with the open batch."""
@@ -263,6 +276,9 @@ class OutgoingRelease:
             return
         self._release_timer.cancel()
         self._release_timer = None
+        self._release()
+
+    def _release(self) -> None:
         batch = self._services.storage.batch
         releasable, self._releasable = self._releasable, {}
         for queue, messages in releasable.items():
