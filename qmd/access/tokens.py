@@ -21,6 +21,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from qmd.runtime.replaced_file import replace_file
+
 PREFIX = "qmd_"
 TOKEN_CHARACTERS_MAX = 200
 SCOPES = ("read", "write", "admin")
@@ -204,9 +206,6 @@ def _write(path: Path, grants: list[Grant]) -> None:
 
 def _replace(path: Path, text: str, *, is_durable: bool) -> None:
     """Replace a file atomically; only its owner can read it.  Raises TokenFileError, OSError."""
-    # The folder belongs to the user of the daemon, and root may write here: a file or link that
-    # this user has created must not lead root to another file.
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         owner = path.lstat()
     except FileNotFoundError:
@@ -215,20 +214,7 @@ def _replace(path: Path, text: str, *, is_durable: bool) -> None:
         raise TokenFileError(
             f"{path} is not a regular file: remove it, or name another in [remote]"
         )
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            if is_durable:
-                file.flush()
-                os.fsync(file.fileno())
-            if os.geteuid() == 0:  # the daemon must be able to read it
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode(), owner=owner, is_durable=is_durable)
 
 
 class Use(NamedTuple):

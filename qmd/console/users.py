@@ -6,12 +6,12 @@ The verifier is that of the users of doors.  The file is read again when it has 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from qmd.console.roles import Role, parse_role
 from qmd.doors.users import BadUsers, Verifier, checked_name, parse_verifier
+from qmd.runtime.replaced_file import replace_file
 
 
 class User(NamedTuple):
@@ -67,7 +67,8 @@ def read_users(text: str) -> dict[str, User]:
 def change_users(path: Path, name: str, user: User | None) -> bool:
     """Add or replace a user, or remove it (None); return whether it was there.
 
-    The file is replaced as a whole, and only its owner can read it.  Raises BadUsers, OSError.
+    The file is replaced as a whole, and only its owner can read it: that of its folder,
+    if root writes it.  Raises BadUsers, OSError.
     """
     try:
         users = read_users(path.read_text(encoding="utf-8"))
@@ -80,16 +81,8 @@ def change_users(path: Path, name: str, user: User | None) -> bool:
     was_there = users.pop(name, None) is not None
     if user is not None:
         users[checked_name(name)] = user
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            for each, found in sorted(users.items()):
-                file.write(f"{each}:{found.role.word}:{found.verifier}\n")
-            file.flush()
-            os.fchmod(file.fileno(), 0o600)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    lines = [
+        f"{each}:{found.role.word}:{found.verifier}\n" for each, found in sorted(users.items())
+    ]
+    replace_file(path, "".join(lines).encode())
     return was_there

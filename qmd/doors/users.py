@@ -13,11 +13,11 @@ import base64
 import hashlib
 import hmac
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from qmd.client.errors import ClientError
+from qmd.runtime.replaced_file import replace_file
 
 ITERATIONS, ITERATIONS_MAX = 15_000, 1_000_000
 SALT_BYTES = 16
@@ -169,15 +169,5 @@ def change_users(path: Path, name: str, proof: Verifier | None) -> bool:
     if proof is not None:
         users[checked_name(name)] = proof
     text = "".join(f"{each}:{users[each]}\n" for each in sorted(users))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, text.encode(), mode=mode)
     return was_there

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
+
+from qmd.runtime.replaced_file import replace_file
 
 
 class Named(Protocol):
@@ -91,7 +92,7 @@ class DefinitionFile(Generic[T]):
     def _owners(self) -> set[int]:
         owners = {0, os.geteuid()}
         if os.geteuid() == 0 and not self._runs:
-            owners.add(self.path.parent.stat().st_uid)  # to which `_replace` gives the file
+            owners.add(self.path.parent.stat().st_uid)  # to which `replace_file` gives it
         return owners
 
     def change(self, change: Callable[[dict[str, T]], None]) -> None:
@@ -101,7 +102,7 @@ class DefinitionFile(Generic[T]):
                 definitions = self.read()
                 change(definitions)
                 encoded = msgspec.json.encode(list(definitions.values()))
-                self._replace(msgspec.json.format(encoded))
+                replace_file(self.path, msgspec.json.format(encoded))
         except OSError as error:
             raise self._unreadable(f"{self.path} cannot be written: {error}") from error
 
@@ -114,24 +115,3 @@ class DefinitionFile(Generic[T]):
             yield
         finally:
             os.close(descriptor)
-
-    def _replace(self, data: bytes) -> None:
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                if os.geteuid() == 0:  # the user of the process must be able to read it
-                    owner = self.path.parent.stat()
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            temporary.replace(self.path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
