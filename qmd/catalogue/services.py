@@ -58,9 +58,11 @@ ENTRIES = (
     Entry(
         6008,
         "queue_manager_unreachable",
-        "The service cannot reach its queue manager, or its queue.",
-        "The daemon is stopped, or the queue was deleted.",
-        "The service keeps trying; start the daemon, or create the queue.",
+        "The service cannot reach its queue manager, or may not use its queue.",
+        "The daemon is stopped, the queue was deleted, or the user of the service lacks a right on"
+        " it.",
+        "The service keeps trying; start the daemon, create the queue, or grant the right that the "
+        "reason names.",
     ),
     Entry(
         6009,

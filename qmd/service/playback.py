@@ -44,6 +44,7 @@ from qmd.service.contract import (
     check_against_queue,
     retry_policy,
 )
+from qmd.service.outage_log import OutageLog
 from qmd.service.proxy import EXTENSION
 
 log = structlog.get_logger()
@@ -105,6 +106,7 @@ class Player:
         self._is_system = False
         self._retry: RetryProperties | None = None
         self._failures: OrderedDict[str, str] = OrderedDict()  # the last failure, by message id
+        self._outages = OutageLog(self._queue)
         self.counts = Counts()
 
     @property
@@ -199,7 +201,7 @@ class Player:
             except ServiceError:
                 raise
             except ClientError as error:
-                log.warning("queue_manager_unreachable", queue=self._queue, reason=str(error))
+                self._outages.write(error)
                 await self._unless_stopping(asyncio.sleep(UNREACHABLE_PAUSE_S))
 
     async def _play_one(self) -> None:
@@ -424,7 +426,7 @@ class Player:
             except NoSuchQueue:
                 pass  # no call has waited there yet
             except ClientError as error:
-                log.warning("queue_manager_unreachable", queue=self._queue, reason=str(error))
+                self._outages.write(error)
             await self._unless_stopping(asyncio.sleep(max(pause_s, RETRY_LOOK_S_MIN)))
 
     async def _bring_back_what_is_due(self) -> float:
