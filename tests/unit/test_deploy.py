@@ -53,6 +53,15 @@ CLIENTS = (
 )
 DOORS = [f"qmd-{name}.service" for name in CLIENTS]
 
+#: The files of each other service, and its state folder in place of that of the configuration.
+STATES = {
+    'users = "door-users': "/var/lib/qmd-door-amqp/users",
+    'pushes = "pushes': "/var/lib/qmd-door-http/pushes",
+    'streams = "srmp-streams': "/var/lib/qmd-door-srmp/streams",
+    'file = "triggers': "/var/lib/qmd-trigger/triggers",
+    'users = "console-users': "/var/lib/qmd-console/users",
+}
+
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
 )
@@ -81,6 +90,9 @@ def test_the_sandbox_is_rated_tight():
 def test_no_protection_of_the_sandbox_is_missing(unit):
     """The rating is a sum, in which one missing line hardly shows."""
     wanted = SANDBOX | (LOW_PORTS if unit == "qmd-door-srmp.service" else {})
+    if unit == "qmd.service":
+        # It reads the control groups of its clients, for rights of `service:NAME`.
+        wanted |= {"ProtectProc": "default"}
     found = settings(unit)
 
     assert {name: found.get(name) for name in wanted} == wanted
@@ -169,6 +181,11 @@ def test_the_example_configuration_is_the_default_one_in_the_folders_of_the_serv
     text = write_default_config(tmp_path, listen="127.0.0.1:1801", name="").read_text()
     text = text.replace('\ndata = "data"\n', '\ndata = "/var/lib/qmd"\n')
     text = text.replace('\nsocket = "qmd.sock"\n', '\nsocket = "/run/qmd/qmd.sock"\n')
+    for default, place in STATES.items():
+        line = f'\n# {default}"\n'
+        assert text.count(line) == 1
+        key = default.partition(" = ")[0]
+        text = text.replace(line, f'\n{key} = "{place}"\n')
 
     assert (DEPLOY / "qmd.toml").read_text() == text
 
@@ -181,6 +198,18 @@ def test_an_example_configuration_keeps_everything_where_the_service_may_write(e
     assert settings.control.socket == Path("/run/qmd/qmd.sock")
     assert not settings.queue_manager.run_as_root
     assert settings.listen.port == 1801
+
+
+def test_every_service_writes_its_files_in_its_state_folder():
+    tmpfiles = (DEPLOY / "qmd.tmpfiles").read_text()
+
+    for place in STATES.values():
+        folder = Path(place).parent
+        unit = settings(f"{folder.name}.service")
+        assert unit["StateDirectory"] == folder.name
+        # Commands of root write there before the service starts for the first time.
+        line = rf"^d {folder} +{unit['StateDirectoryMode']} +{unit['User']} +{unit['Group']} "
+        assert re.search(line, tmpfiles, re.MULTILINE), place
 
 
 def test_the_installed_service_accepts_no_remote_connections():
