@@ -73,7 +73,7 @@ REMOVALS = (
     ),
     Removal(
         "a link in the place of the token file",
-        "qmd/access/tokens.py",
+        "qmd/runtime/replaced_file.py",
         "flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
         "flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
         "tests/unit/access/test_tokens.py"
