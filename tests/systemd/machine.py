@@ -98,7 +98,7 @@ class Machine:
         return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}")
 
     def write(self, place: str, text: str) -> None:
-        """Write a file with its folders; everybody may read it."""
+        """Write a file, readable for all users, and its folders."""
         self.run("sh", "-c", 'mkdir -p "$(dirname "$0")" && cat > "$0"', place, input=text)
 
     def edit(self, unit: str, text: str) -> None:
