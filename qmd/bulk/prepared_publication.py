@@ -185,7 +185,7 @@ class PreparedPublication:
                 if packets is None:
                     raise NotUniform
                 sizes = [len(packet) for packet in packets]
-            if any(row[_CORRELATION_ID] for row in some) or group.correlation_ids:
+            if any([row[_CORRELATION_ID] for row in some]) or group.correlation_ids:
                 group.correlation_ids += [b""] * (len(group.numbers) - len(group.correlation_ids))
                 group.correlation_ids += [row[_CORRELATION_ID] for row in some]
             group.numbers += mine

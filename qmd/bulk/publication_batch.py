@@ -149,8 +149,10 @@ class _LocalDelivery:
         queue.count_in(len(lookup_ids), size)
         if self._in_memory:
             self._arrived.setdefault(queue, []).extend(
-                StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
-                for lookup_id, packet in zip(lookup_ids, group.packets, strict=True)
+                [
+                    StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
+                    for lookup_id, packet in zip(lookup_ids, group.packets, strict=True)
+                ]
             )
         else:
             self._on_disk.setdefault(queue, []).extend(lookup_ids)

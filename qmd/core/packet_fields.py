@@ -98,7 +98,7 @@ def which_may_want_word(packets: Sequence[bytes]) -> list[int]:
     found: list[int] = []
     head, at = b"", 0  # of the last transactional packet: flags and length of a name; its header
     for index, packet in enumerate(packets):
-        if packet[_FLAGS_OFFSET:_NAME_END] == head:
+        if head and packet[_FLAGS_OFFSET:_NAME_END] == head:
             if packet[at] & _FINAL_ACK:
                 found.append(index)
             continue

@@ -208,8 +208,13 @@ class ReadyWindow(Generic[Item]):
         if lane is None:
             return []
         stored, express = self._stored[self._first_level], self._express[self._first_level]
-        run = [lane.popleft()]
-        size = run[0][2]
+        is_only = lane is stored and not express and len(lane) == self._entries
+        if is_only and self._entries <= entries_max and self._bytes <= bytes_max:
+            run, size = list(lane), self._bytes
+            lane.clear()
+        else:
+            run = [lane.popleft()]
+            size = run[0][2]
         if lane is stored and not express:
             while lane and len(run) < entries_max and size + lane[0][2] <= bytes_max:
                 size += lane[0][2]
@@ -299,7 +304,9 @@ class ReadyWindow(Generic[Item]):
                     self._gone_runs = NumberSet()
                 self._gone_runs.add_all(runs)
             self._let_go(runs)
-        others = [key for key in keys if key not in self._taken]
+        others = []
+        if not self._taken.issuperset(keys):
+            others = [key for key in keys if key not in self._taken]
         if self._refill_from is not None:
             self._gone.update(keys)
         self._taken.difference_update(keys)

@@ -273,7 +273,7 @@ class LocalQueue(Measured):
                 self.taken[lookup_id] = message
         if messages:
             mine = reader.taken.setdefault(self, set())
-            mine.update(message.lookup_id for message in messages)
+            mine.update([message.lookup_id for message in messages])
             reader.took_at_s = now_s
             self.takers.add(reader)
         return messages
