@@ -318,6 +318,10 @@ class Writer:
         self._committing = None  # and nothing has come meanwhile: the loop has waited
         self._expect_packets(batch, was_at_once=True)
         self._report(batch)
+        if self._is_just_after_packets:
+            # Those that came meanwhile are read now, and those of the clients that were just
+            # notified, which have a processor of their own, later.
+            self._loop.call_soon(self._is_no_longer_just_after_packets)
         # The callers do not wait for the rest.
         self._count(took_s, batch, was_small=True)
         try:
@@ -423,9 +427,7 @@ class Writer:
         if batch.load.bytes:
             self._joins_until = self._loop.time() + self._join_s()
             self._packets_stream = self.batch.load.bytes > 0
-            if was_at_once:
-                self._is_just_after_packets = True
-                self._loop.call_soon(self._loop.call_soon, self._is_no_longer_just_after_packets)
+            self._is_just_after_packets = was_at_once
         elif self._began_at < self._joins_until:
             self._joins_until = 0.0
             self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
