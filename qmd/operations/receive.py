@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
+    from storage.engine.batch import Batch
 
 
 REFILL_ROWS = 512
@@ -292,8 +293,7 @@ class MessageReceiver:
         count = total or len(lookup_ids)
         batch = self._services.storage.batch
         if lookup_ids:
-            keys, runs = _rows(queue, lookup_ids)
-            batch.delete_messages(keys, runs=runs)
+            _delete(batch, queue, lookup_ids)
         if token:
             batch.record_outcome(token, msgspec.msgpack.encode(count), self._services.clock.now_s)
         batch.when_durable(partial(self._removed, queue, lookup_ids, count, done))
@@ -453,12 +453,14 @@ def stored_message(row: MessageRow) -> StoredMessage:
     )
 
 
-def _rows(queue: LocalQueue, lookup_ids: list[int]) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """Return the rows of taken messages as keys, or as a run with the bytes of their packets."""
+def _delete(batch: Batch, queue: LocalQueue, lookup_ids: list[int]) -> None:
+    """Delete the rows of taken messages, as one run if they follow each other."""
     base, first, count = queue.id << LOOKUP_BITS, lookup_ids[0], len(lookup_ids)
-    if count > 1 and lookup_ids == list(range(first, first + count)):
-        messages = list(map(queue.taken.__getitem__, lookup_ids))
-        if HELD not in messages:  # its bytes are not known
-            size = sum([len(message.packet) for message in messages])
-            return [], [(base | first, base | lookup_ids[-1], size)]
-    return [base | lookup_id for lookup_id in lookup_ids], []
+    messages = list(map(queue.taken.__getitem__, lookup_ids))
+    size = None
+    if HELD not in messages:  # its bytes are not known
+        size = sum([len(message.packet) for message in messages])
+    if size is not None and count > 1 and lookup_ids == list(range(first, first + count)):
+        batch.delete_messages(runs=[(base | first, base | lookup_ids[-1], size)])
+    else:
+        batch.delete_messages([base | lookup_id for lookup_id in lookup_ids], size=size)

@@ -136,20 +136,25 @@ class Batch:
         self.load.count(1)
 
     def delete_messages(
-        self, keys: Sequence[int] = (), *, runs: Sequence[tuple[int, int, int]] = ()
+        self,
+        keys: Sequence[int] = (),
+        *,
+        size: int | None = None,
+        runs: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         """Delete messages; unknown keys are ignored.
 
-        `runs` are successive keys: the first and the last, and the bytes of their packets.
+        `size` is the sum of the bytes of their packets, if it is known.  `runs` are successive
+        keys: the first and the last, and the bytes of their packets.
         """
         self._message_deletions += keys
-        self.load.count(len(keys))
-        for first, last, size in runs:
+        self.load.count_deleted(len(keys), size)
+        for first, last, run_bytes in runs:
             if last - first < FEW:
                 self._message_deletions += range(first, last + 1)
             else:
-                self._deleted_runs.append((first, last, size))
-            self.load.count(last - first + 1)
+                self._deleted_runs.append((first, last, run_bytes))
+            self.load.count_deleted(last - first + 1, run_bytes)
 
     def record_outcome(self, token: bytes, result: bytes, at_s: int) -> None:
         """Record the outcome of a request, by its token, at a second of our own clock."""

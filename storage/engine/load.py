@@ -8,11 +8,17 @@ from typing import Generic, Protocol, Self, TypeVar, overload
 
 P = TypeVar("P")
 
+#: Taken as the bytes of a deleted packet whose size is not known.
+UNKNOWN_BYTES = 64 * 1024
+
 
 class Load:
     """The number of rows, deletions and units of a batch, and the bytes of its packets."""
 
-    __slots__ = ("_on_act", "bytes", "has_calls", "is_empty", "piece_bytes", "rows", "waits")
+    __slots__ = (
+        *("_on_act", "bytes", "freed_bytes", "has_calls", "is_empty", "piece_bytes", "rows"),
+        "waits",
+    )
 
     def __init__(self, on_act: Callable[[], bool]) -> None:
         """Create an empty load.
@@ -22,10 +28,21 @@ class Load:
         self.rows = 0
         self.bytes = 0
         self.piece_bytes = 0  # of these, bytes of pieces of large packets
+        self.freed_bytes = 0  # of deleted packets: each of their pages is changed, too
         self.is_empty = True
         self.has_calls = False  # units, reads or long ranges, whose time is not known
         self.waits = True  # no change so far requires an immediate commit
         self._on_act = on_act
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the packets that are written or deleted."""
+        return self.bytes + self.freed_bytes
+
+    def count_deleted(self, rows: int, size: int | None = None) -> None:
+        """Add rows that are deleted, with the bytes of their packets if they are known."""
+        self.freed_bytes += rows * UNKNOWN_BYTES if size is None else size
+        self.count(rows)
 
     def count(self, rows: int) -> None:
         """Add rows; the caller has added their bytes."""

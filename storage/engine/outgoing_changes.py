@@ -91,7 +91,7 @@ class OutgoingChanges:
     def delete(self, keys: Sequence[int]) -> None:
         """Delete outgoing messages; unknown keys are ignored."""
         self._deletions += keys
-        self._load.count(len(keys))
+        self._load.count_deleted(len(keys))
 
     def await_confirmation(
         self, arrived: Arrived, events_of: Callable[[list[Kept]], list[Event]]
@@ -110,7 +110,7 @@ class OutgoingChanges:
     def delete_awaiting(self, numbers: Sequence[int]) -> None:
         """Delete messages that wait for a final ack; unknown numbers are ignored."""
         self._awaiting_deletions += numbers
-        self._load.count(len(numbers))
+        self._load.count_deleted(len(numbers))
 
     def delete_range(self, first_key: int, last_key: int, *, rows: int = 1) -> None:
         """Delete a range of outgoing messages, with about so many rows; both ends are included."""

@@ -64,7 +64,7 @@ NEW_PART = 0.1
 PIECES_LOGGED_BYTES = 1024 * 1024
 #: Rows of the commit for a message alone, and of what leaves with it.
 FEW_ROWS = 8
-#: Rows and bytes of the commit for a request with many messages, and of what leaves with it.
+#: Rows and changed bytes of the commit for a request with many messages, and what leaves with it.
 SOME_ROWS, SOME_BYTES = 320, 512 * 1024
 #: Rows are committed at once while such a commit takes less than this: no longer than one turn of
 #: the event loop may take (qmd/runtime/fair_scheduler.py).
@@ -497,4 +497,4 @@ def _is_small(batch: Batch) -> bool:
 def _has_some_rows(batch: Batch) -> bool:
     """Return whether a batch is the changes for a request with many messages, or smaller."""
     load = batch.load
-    return load.rows <= SOME_ROWS and load.bytes < SOME_BYTES and not load.has_calls
+    return load.rows <= SOME_ROWS and load.changed_bytes < SOME_BYTES and not load.has_calls

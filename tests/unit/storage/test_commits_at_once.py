@@ -16,7 +16,15 @@ from storage import Storage, StorageError
 from storage.engine import checkpoint, writer
 from storage.engine.disk import Disk
 from storage.vault import VaultConnection
-from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
+from tests.unit.storage.support import (
+    PACKET,
+    durable,
+    insert,
+    key,
+    opened,
+    other_connection,
+    stored,
+)
 
 LOOP, THREAD = "loop", "thread"
 
@@ -89,7 +97,9 @@ def test_the_rows_of_a_request_are_committed_on_the_loop(folder: Path) -> None:
             for first in (1, 101):
                 insert(storage, *range(first, first + 100))
                 await durable(storage)
-            storage.batch.delete_messages([key(arrival) for arrival in range(1, 201)])
+            size = 50 * len(PACKET)
+            storage.batch.delete_messages([key(each) for each in range(1, 51)], size=size)
+            storage.batch.delete_messages(runs=[(key(51), key(200), 3 * size)])
             await durable(storage)
 
             assert commits == [LOOP, LOOP, LOOP]
@@ -106,6 +116,23 @@ def test_many_rows_and_units_leave_the_loop_free(folder: Path) -> None:
             storage.batch.insert_message(key(1000), bytes(writer.SOME_BYTES), arrived_at_ms=1)
             await durable(storage)
             await storage.batch.run(lambda db: db.execute("DELETE FROM message"))
+
+            assert commits == [THREAD, THREAD, THREAD]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [writer.SOME_BYTES, None])
+def test_a_removal_of_many_bytes_leaves_the_loop_free(size: int | None, folder: Path) -> None:
+    async def scenario() -> None:
+        async with watched(folder) as (storage, commits):
+            keys = list(map(key, range(writer.FEW_ROWS + 1)))
+            storage.batch.delete_messages(keys, size=size)
+            await durable(storage)
+            storage.batch.delete_messages(runs=[(key(0), key(99), writer.SOME_BYTES)])
+            await durable(storage)
+            storage.batch.outgoing.delete(keys)
+            await durable(storage)
 
             assert commits == [THREAD, THREAD, THREAD]
 
