@@ -26,6 +26,7 @@ from pipeline.source.events import event_batch
 from pipeline.source.filters import PushedFilters, pushed, within
 from pipeline.source.options import Endpoint, Options
 from pipeline.source.output import output_of
+from pipeline.source.worker_heap import begin_read
 from qmd.control_protocol import bulk as pipeline_frames
 
 EVENTS_A_PAGE = 5_000
@@ -272,6 +273,7 @@ def read_range(
     Without `bodies` the queue manager cuts every packet.  That is faster only with long bodies, so
     it is the user's choice (`body=false`).
     """
+    begin_read()
     with Connection(range_.endpoint, patient=True) as at:
         frames = at.qm.pipeline.read(
             range_.queue,

@@ -231,8 +231,9 @@ class PacketColumns:
         return self.cut(start, np.minimum(start + size, self.rows.offsets[1:]))
 
 
-def fast_columns(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
-    decoded = PacketColumns(rows, Headers(rows))
+def fast_columns(headers: Headers, columns: Sequence[str]) -> dict[str, Any]:
+    """Return these columns of packets that can be read by their headers."""
+    decoded = PacketColumns(headers.rows, headers)
     return {name: decoded.column(name) for name in columns}
 
 

@@ -45,14 +45,15 @@ def arrays_of(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
         empty = schema.arrow_schema("messages", columns)
         return {name: pa.array([], empty.field(name).type) for name in wanted}
     aligned = rows.aligned()
-    fast = Headers(aligned).readable(frozenset(wanted))
+    headers = Headers(aligned)
+    fast = headers.readable(frozenset(wanted))
     if fast.all():
-        return fast_columns(aligned, wanted)
+        return fast_columns(headers, wanted)
     quick, slow = np.flatnonzero(fast), np.flatnonzero(~fast)
     parsed = parsed_columns(rows.chosen(slow), wanted)
     if not len(quick):
         return parsed
-    read = fast_columns(rows.chosen(quick).aligned(), wanted)
+    read = fast_columns(Headers(rows.chosen(quick).aligned()), wanted)
     back = np.empty(len(rows), np.int64)
     back[np.concatenate((quick, slow))] = np.arange(len(rows))
     order = pa.array(back)
