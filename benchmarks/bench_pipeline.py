@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks import pair
 from pipeline.source.checkpoint import finish
+from pipeline.spark.checkpoint_files import local_files
 from pipeline.spark.session import spark_session, use_here
 from qmd.client import new_message
 
@@ -156,12 +157,13 @@ def stream_reads(spark: Any, daemon: pair.Daemon, folder: Path, batch: int) -> d
             )
             place = folder / f"{name}-{run}"
             cpu = CpuTime(daemon)
-            query = (
+            writer = (
                 rows.writeStream.format("noop")
                 .option("checkpointLocation", str(place))
                 .trigger(availableNow=True)
-                .start()
             )
+            with local_files(spark, str(place)):
+                query = writer.start()
             query.awaitTermination()
             finish(str(place))
             spent = cpu.spent_s()

@@ -18,6 +18,7 @@ from typing import Any
 
 from pipeline.source.checkpoint import FinishedBatch, finish
 from pipeline.source.options import Endpoint
+from pipeline.spark.checkpoint_files import local_files
 from pipeline.spark.session import use_here
 
 LOOK_S = 0.5
@@ -38,14 +39,16 @@ def run_stream(
     run repeats an unfinished batch.  `every` ("10 seconds") is the interval of the trigger.
     `secrets`: as for `finish`.  Raises the query's error, after consuming the committed messages.
     """
-    use_here(getattr(writer, "_spark", None))
+    session = getattr(writer, "_spark", None)
+    use_here(session)
     writer = writer.option("checkpointLocation", checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)
     elif every:
         writer = writer.trigger(processingTime=every)
     with _stop_request() as stopped:
-        query = writer.start()
+        with local_files(session, checkpoint) if session is not None else contextlib.nullcontext():
+            query = writer.start()
         try:
             # Wait in short steps: Python handles signals only between them.
             while not query.awaitTermination(LOOK_S):
