@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +48,13 @@ def backlogs(reader: str, opened: OpenQueues, *, with_age: bool) -> dict[str, Ba
     return found
 
 
-def progress_of(reader: str, opened: OpenQueues, found: dict[str, Backlog]) -> Offset:
-    """Return the offset that Spark shows as the latest one."""
+def progress_of(
+    reader: str, opened: OpenQueues, found: dict[str, Backlog], planned: Mapping[str, int]
+) -> Offset:
+    """Return the offset that Spark shows as the latest one.
+
+    `planned` are the ends of the last batch: some of the messages behind it may be reserved, too.
+    """
     queues: dict[str, dict[str, Any]] = {}
     for queue in sorted(found):
         one, each = opened.by_id[queue], found[queue]
@@ -57,7 +63,7 @@ def progress_of(reader: str, opened: OpenQueues, found: dict[str, Backlog]) -> O
             "end": each.latest,
             "name": one.queue.name,
             "backlog": each.backlog,
-            "lag": each.lag,
+            "lag": max(0, each.latest - planned[queue]) if queue in planned else each.lag,
             "age_s": 0.0 if each.age_s is None else round(each.age_s, 1),
         }
     return {"qmd": VERSION, "reader": reader, "queues": queues}

@@ -11,6 +11,9 @@ again, and every logged range can be read again.  Each run of a query has a high
 runs before it: an older driver that resumes can neither reserve nor consume.
 
 Spark reports the last batch's commit only when it plans the next batch; see checkpoint.py.
+
+Large consumptions, and large reservations of shared readers, go on while Spark processes a batch
+(behind.py): each call of the driver first waits for them, and raises their error.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -31,6 +36,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pipeline.source.backlog import backlogs, progress_of
 from pipeline.source.batch import QueueRange, read_range
+from pipeline.source.behind import Behind
 from pipeline.source.bounds import POSITION_MAX
 from pipeline.source.connection import say
 from pipeline.source.errors import SourceError, plainly
@@ -42,6 +48,32 @@ from qmd.client.pipeline import Reserved
 
 EVERYTHING = 1 << 62
 RESERVED_AT_ONCE = 65_536
+#: The size of a batch from which on its work goes on behind Spark: it takes some 30 ms.
+BEHIND_MIN = 10_000
+
+Ends = dict[str, int]  # positions by the ids of queues
+
+
+class _Limits(NamedTuple):
+    """The limits of a batch."""
+
+    messages: int
+    bytes: int
+
+
+class _Next(NamedTuple):
+    """The reservation of one batch."""
+
+    ends: Ends
+    is_full: bool  # a limit of the batch was reached
+
+
+class _Ahead(NamedTuple):
+    """A reservation that was begun before Spark asked for it."""
+
+    begun: Ends
+    limits: _Limits
+    found: Future[_Next]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,6 +88,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: OpenQueues | None = None
         self._is_available_now = False
         self._batch_at = time.monotonic()
+        self._behind = Behind()
+        self._consumed: Ends = {}
+        self._planned: Ends = {}  # the ends of the last batch
+        self._wanted: tuple[Ends, _Limits] | None = None  # the start of a batch to reserve ahead
+        self._ahead: _Ahead | None = None
 
     # -- on the driver --
 
@@ -78,6 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """Reserve the messages behind `start`, as many as the limit allows."""
+        self._behind.wait()
         if not self._is_available_now:
             self._discovered()
         queues = self._queues()
@@ -85,9 +123,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {queue: begun.get(queue, one.queue.position) for queue, one in queues.items()}
         if self._waits_for_more(ends):
             return start
-        messages, size = self._limits(limit)
-        # Each queue gets its share; the first queues then get the rest that others did not use.
-        waiting, is_first_round = list(queues.values()), True
+        limits = self._limits(limit)
+        found = self._reserved_ahead(ends, limits) or self._reserve(ends, limits)
+        count = sum(found.ends[queue] - end for queue, end in ends.items())
+        ends = found.ends
+        is_large = found.is_full and count >= BEHIND_MIN
+        self._wanted = (ends, limits) if is_large and self._is_shared() else None
+        ends = {queue: end for queue, end in ends.items() if queue in queues}
+        if all(begun.get(queue) == end for queue, end in ends.items()):
+            return start  # unchanged text: any other text would start a batch
+        self._batch_at = time.monotonic()
+        self._planned = ends
+        # A queue that the query no longer reads keeps its position.
+        kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
+        return self._offset(ends, kept, start.get("secrets") if kept else None)
+
+    def _is_shared(self) -> bool:
+        """Return whether all messages stay in their queues: none is kept from other receivers
+        longer because it was reserved ahead."""
+        return all(one.queue.shared for one in self._queues().values())
+
+    def _reserved_ahead(self, begun: Ends, limits: _Limits) -> _Next | None:
+        """Return the batch that was reserved ahead, if it is the one and has no room left."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or (ahead.begun, ahead.limits) != (begun, limits):
+            return None
+        found = ahead.found.result()
+        return found if found.is_full else None  # more messages may have arrived since
+
+    def _reserve(self, begun: Ends, limits: _Limits) -> _Next:
+        """Reserve the messages behind these positions, up to the limits.
+
+        Each queue gets its share; the first queues then get the rest that others did not use.
+        """
+        queues = list(self._queues().values())
+        ends, (messages, size) = dict(begun), limits
+        waiting, is_first_round = queues, True
         while waiting and messages > 0 and size > 0:
             share = max(1, messages // len(waiting))
             portion = max(1, size // len(waiting))
@@ -113,13 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     hungry.append(one)
                 ends[queue] = given.end
             waiting, is_first_round = hungry, False
-        ends = {queue: end for queue, end in ends.items() if queue in queues}
-        if all(begun.get(queue) == end for queue, end in ends.items()):
-            return start  # unchanged text: any other text would start a batch
-        self._batch_at = time.monotonic()
-        # A queue that the query no longer reads keeps its position.
-        kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
-        return self._offset(ends, kept, start.get("secrets") if kept else None)
+        return _Next(ends, messages <= 0 or size <= 0)
 
     def _reserved(
         self, one: OpenQueue, start: int, most: int, size: int, *, one_always: bool
@@ -171,21 +236,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def reportLatestOffset(self) -> Offset | None:
         """Return the ends of the queues, with backlog, lag and age, for the query's progress."""
+        self._behind.wait()
         self._queues()
         assert self._opened is not None
         found = backlogs(self.reader, self._opened, with_age=True)
-        return progress_of(self.reader, self._opened, found)
+        return progress_of(self.reader, self._opened, found, self._planned)
 
-    def _limits(self, limit: Any) -> tuple[int, int]:
-        """Return the limits of this batch: messages and bytes."""
+    def _limits(self, limit: Any) -> _Limits:
+        """Return the limits of this batch."""
         size = self.bytes_max or EVERYTHING
         if isinstance(limit, ReadMaxRows):
-            return limit.max_rows, size
+            return _Limits(limit.max_rows, size)
         if isinstance(limit, ReadMaxBytes):
-            return EVERYTHING, limit.max_bytes
+            return _Limits(EVERYTHING, limit.max_bytes)
         if isinstance(limit, ReadAllAvailable):  # Trigger.Once: all messages in one batch
-            return EVERYTHING, EVERYTHING
-        return self.messages_max, size
+            return _Limits(EVERYTHING, EVERYTHING)
+        return _Limits(self.messages_max, size)
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -214,7 +280,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 QueueRange(one.at.endpoint, one.place, queue, low, high)
                 for low, high in parts(first, last, self._part_count(last - first))
             ]
+        self._reserve_ahead()
         return found
+
+    def _reserve_ahead(self) -> None:
+        """Begin to reserve the batch behind the one that Spark processes now."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self._ahead = _Ahead(*wanted, self._behind.start(partial(self._reserve, *wanted)))
 
     def _part_count(self, messages: int) -> int:
         most = self.options.rows_a_partition
@@ -223,17 +296,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def commit(self, end: Offset) -> None:
         """Consume the messages up to `end`: the sink has committed them."""
+        self._behind.wait()
         queues = self._queues()
         for queue, (_, last) in self._ends(end).items():
             if queue in queues:
-                one = queues[queue]
-                try:
-                    one.at.run(one.at.qm.pipeline.consume(one.run, {queue: last}))
-                except SourceError as error:
-                    if not self._is_passed_over(one, error):
-                        raise
+                self._consume(queues[queue], last)
+
+    def _consume(self, one: OpenQueue, end: int) -> None:
+        """Consume the messages of one queue, many of them behind Spark."""
+        queue = one.queue.queue
+        count = end - self._consumed.get(queue, one.queue.position)
+        self._consumed[queue] = end
+
+        def consume() -> None:
+            one.at.run(one.at.qm.pipeline.consume(one.run, {queue: end}))
+
+        def forgives(failure: BaseException) -> bool:
+            return isinstance(failure, SourceError) and self._is_passed_over(one, failure)
+
+        if count >= BEHIND_MIN and not one.queue.shared:
+            self._behind.start(consume, forgives)
+            return
+        try:
+            consume()
+        except SourceError as error:
+            if not forgives(error):
+                raise
 
     def stop(self) -> None:
+        self._behind.close()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -304,7 +395,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for executors, without connections."""
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_opened": None, "_behind": Behind(), "_ahead": None}
 
 
 def parts(after: int, until: int, count: int) -> list[tuple[int, int]]:

@@ -313,3 +313,76 @@ def test_too_many_queues_of_a_pattern_are_refused(place, monkeypatch):
     with pytest.raises(SourceError, match="2 queues match, and one reader has at most 1"):
         reader.initialOffset()
     reader.stop()
+
+
+def left(place: Place, queue: str) -> list[str]:
+    """Return the labels of the messages in a queue, also of those that are reserved."""
+    return [row["label"] for row in rows(place, queue=queue)]
+
+
+def test_a_shared_reader_reserves_the_next_batch_while_one_is_processed(place, monkeypatch):
+    monkeypatch.setattr("pipeline.source.stream.BEHIND_MIN", 4)
+    queue = place.queue("ahead")
+    place.send(queue, 10)
+
+    def opened() -> Any:
+        return stream_reader(place, queue=queue, readerId="ahead", shared="true", columns="label")
+
+    def reserved() -> int:
+        [row] = [one for one in place.qm.pipeline.list_readers() if one["reader"] == "ahead"]
+        return int(row["messages"])
+
+    reader = opened()
+    first, found = taken(reader, reader.initialOffset(), most=4)
+    [queue_progress] = reader.reportLatestOffset()["queues"].values()
+    assert (found, reserved()) == (orders(4), 8)
+    assert (queue_progress["end"], queue_progress["lag"]) == (10, 6)
+    reader.stop()
+    reader = opened()
+
+    second, found = taken(reader, first, most=4)
+
+    assert found == orders(4, 4), "a run that begins again finds the reservation"
+    reader.commit(first)
+    place.send(queue, 3, first=10)
+    third, found = taken(reader, second, most=4)
+    assert found == orders(4, 8), "messages that arrived after the reservation are read with it"
+    reader.commit(second)
+    assert taken(reader, third, most=2)[1] == orders(1, 12), "with other limits"
+    reader.stop()
+
+
+def test_a_large_consumption_goes_on_while_the_next_batch_is_processed(place, monkeypatch):
+    monkeypatch.setattr("pipeline.source.stream.BEHIND_MIN", 4)
+    queue = place.queue("behind")
+    place.send(queue, 8)
+    reader = stream_reader(place, queue=queue, readerId="behind", columns="label")
+    first, _ = taken(reader, reader.initialOffset(), most=4)
+    reader.commit(first)
+    second, found = taken(reader, first, most=4)
+    assert found == orders(4, 4)
+    assert left(place, queue) == orders(4, 4)
+    later = stream_reader(place, queue=queue, readerId="behind", columns="label")
+    later.initialOffset()  # shuts the first run out
+
+    reader.commit(second)
+
+    with pytest.raises(SourceError, match="another run of reader behind has begun"):
+        reader.latestOffset(second, ReadMaxRows(4))
+    reader.stop()
+    assert left(place, queue) == orders(4, 4)
+    assert taken(later, first, most=4)[1] == orders(4, 4)
+    later.commit(second)
+    later.stop()
+    assert left(place, queue) == []
+
+
+def test_the_end_of_a_stream_waits_for_its_consumptions(place, monkeypatch):
+    monkeypatch.setattr("pipeline.source.stream.BEHIND_MIN", 4)
+    queue = place.queue("ending")
+    place.send(queue, 6)
+    reader = stream_reader(place, queue=queue, readerId="ending", columns="label")
+    offset, _ = taken(reader, reader.initialOffset(), most=6)
+    reader.commit(offset)
+    reader.stop()
+    assert left(place, queue) == []
