@@ -170,7 +170,7 @@ class _Page(NamedTuple):
 
     end: int  # the position of the last one, or of the range
     lookup_ids: list[int]  # of the intact messages
-    packets: tuple[bytes, ...]
+    packets: list[bytes]
     runs: list[tuple[int, int, int]]  # of their lookup ids, with the bytes of each run
     size: int  # of their packets
     requesting: list[tuple[int, bytes]]  # those that may request an acknowledgment
@@ -192,7 +192,7 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
     packets = found.packets
     lookup_ids = [key & LOOKUP_MASK for key in found.keys]
     broken: list[MessageRow] = []
-    if tuple(map(crc32, packets)) != found.checksums:
+    if list(map(crc32, packets)) != found.checksums:
         intact = [
             index
             for index, packet in enumerate(packets)
@@ -207,7 +207,7 @@ def _held_page(db: sqlite3.Connection, reader_queue_id: int, after: int, until: 
             for index in sorted(damaged)
         ]
         lookup_ids = [lookup_ids[index] for index in intact]
-        packets = tuple([packets[index] for index in intact])
+        packets = [packets[index] for index in intact]
     sizes = list(map(len, packets))
     recorded = [
         (source, numbers, sizes[first:last], lookup_ids[first:last])

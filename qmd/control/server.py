@@ -27,6 +27,7 @@ from qmd.control.large_requests import Hooks, ignore, send_in_parts, with_answer
 from qmd.control.reading_turns import ReadingTurns
 from qmd.control.refusals import as_refusal, failure, not_decoded, refused, too_many_requests
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import rows_frame
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
 from qmd.control_protocol.parts import request_in_parts
 from qmd.directory.resolver import MustAsk
@@ -74,7 +75,7 @@ class ControlConnection(asyncio.Protocol):
         self._waits_as_busy = False  # for a turn of the accounts with much work
         self._turn = -1  # the turn in which the last requests began
         self._taken = 0  # the number of requests that began in it
-        self._output: list[bytes] = []
+        self._output: list[bytes | bytearray] = []
         self._output_bytes = 0
         self._flush_due = False
         self._reading_paused = False
@@ -401,7 +402,7 @@ class ControlConnection(asyncio.Protocol):
         self._answer(refused(number, refusal))
 
     def _answer(self, reply: frames.Reply) -> None:
-        answer = frames.frame(reply)
+        answer = rows_frame(reply) or frames.frame(reply)
         self._count_request(-1)
         self._output.append(answer)
         self._output_bytes += len(answer)
@@ -424,7 +425,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _write(self) -> None:
         if self._transport is not None and self._output:
-            self._transport.write(b"".join(self._output))
+            self._transport.write(frames.joined(self._output))
             if not self._may_write.is_set():
                 self._memory.unread(self._transport.get_write_buffer_size())
         self._output.clear()

@@ -22,9 +22,12 @@ from qmd.control_protocol.messages import (
     EVERY_MESSAGE,
     Amount,
     Choice,
+    Done,
     NewMessage,
+    Reply,
     Request,
     add_verbs,
+    large_frame,
 )
 
 NAME_CHARACTERS_MAX = 200
@@ -144,6 +147,12 @@ class Rows(msgspec.Struct, array_like=True, frozen=True):
     offsets: bytes  # 4 bytes each
     packets: bytes
     reasons: list[str | None] | None = None  # None: no message has one
+
+
+def rows_frame(reply: Reply) -> bytearray | None:
+    """Return the frame of an answer with rows, which may have megabytes; None for any other."""
+    is_large = isinstance(reply, Done) and isinstance(reply.result, Rows)
+    return large_frame(reply) if is_large else None
 
 
 class SplitRange(Request, tag="split_range", frozen=True):

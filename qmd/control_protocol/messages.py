@@ -13,6 +13,7 @@ connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -423,6 +424,19 @@ def frame(value: msgspec.Struct) -> bytes:
     """Return a request or reply as a frame, including its length."""
     data = _encoder.encode(value)
     return LENGTH.pack(len(data)) + data
+
+
+def large_frame(value: msgspec.Struct) -> bytearray:
+    """Return what `frame` returns, for a value of megabytes: it is not copied behind its length."""
+    found = bytearray(LENGTH.size)
+    _encoder.encode_into(value, found, LENGTH.size)
+    LENGTH.pack_into(found, 0, len(found) - LENGTH.size)
+    return found
+
+
+def joined(frames: Sequence[bytes | bytearray]) -> bytes | bytearray:
+    """Return frames as one; a single one is not copied."""
+    return frames[0] if len(frames) == 1 else b"".join(frames)
 
 
 def decode_request(data: bytes | memoryview) -> Request:
