@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import Rows, rows_frame
 from qmd.control_protocol.frame_buffer import LENGTH, FrameBuffer
 
 NO_REQUESTS = [
@@ -74,3 +75,12 @@ def test_a_read_with_many_frames_is_split_in_parts() -> None:
     buffer.clear()
     assert not buffer.has_more
     assert buffer.more(9) == []
+
+
+def test_an_answer_with_rows_has_the_frame_of_any_other() -> None:
+    rows = Rows(1, None, 7, *[b"12345678"] * 4, b"1234", b"1234", b"\0" * 8, b"p" * 100_000)
+
+    assert rows_frame(frames.Done(3, rows)) == frames.frame(frames.Done(3, rows))
+    assert rows_frame(frames.Done(3, {"packets": b""})) is None
+    assert frames.joined([b"one"]) == b"one"
+    assert frames.joined([b"one", bytearray(b"two")]) == b"onetwo"
