@@ -141,10 +141,7 @@ class Reserver:
             return []
         base = queue.id << LOOKUP_BITS
         messages = [
-            whole_message(queue.express[each])
-            for first, last in taken
-            for each in range(first, last + 1)
-            if each in queue.express
+            whole_message(queue.express[each]) for each in queue.reserved.begin_storing(taken)
         ]
         for message in messages:
             self._services.storage.batch.insert_message(
@@ -175,6 +172,14 @@ class Reserver:
         rows_max = min(messages_max, STEP_MESSAGES)
         if queue.express:  # the commit may have to store them
             rows_max, bytes_max = min(rows_max, PIECE_MESSAGES), min(bytes_max, PIECE_BYTES)
+        # Before the read, which may not see the row of one that is stored meanwhile.
+        express = [
+            (lookup_id, len(message.packet))
+            for lookup_id, message in queue.express.items()
+            if after < lookup_id & ARRIVAL_MAX <= until
+            and (message.expires_at_s is None or message.expires_at_s >= now_s)
+            and (bounds.at_ms is None or message.arrived_at_ms <= bounds.at_ms)
+        ]
         found = await self._services.storage.read(
             partial(
                 reservation_choice.choose,
@@ -195,15 +200,31 @@ class Reserver:
             within = found.runs[-1].last & ARRIVAL_MAX
         if found.stop is not None:
             within = min(within, found.stop & ARRIVAL_MAX)
-        for lookup_id, message in queue.express.items():
-            if (
-                after < lookup_id & ARRIVAL_MAX <= min(within, until)
-                and not queue.is_busy_with(lookup_id)
-                and (message.expires_at_s is None or message.expires_at_s >= now_s)
-                and (bounds.at_ms is None or message.arrived_at_ms <= bounds.at_ms)
-            ):
-                sizes[lookup_id] = len(message.packet)
+        _add_express(sizes, express, held, within)
         return _first(sizes, rows_max, bytes_max)
+
+
+def _add_express(
+    sizes: dict[int, int], express: list[tuple[int, int]], held: ReaderQueue, within: int
+) -> None:
+    """Add express messages up to the arrival number `within` to the sizes of stored ones.
+
+    A shared reader may have those of other readers.  It gets nothing behind one that it cannot
+    have now, because it would never get that one.
+    """
+    queue = held.queue
+    for lookup_id, size in express:
+        if lookup_id & ARRIVAL_MAX > within:
+            continue
+        is_shared = held.shared and lookup_id in queue.reserved
+        if queue.is_busy_with(lookup_id) and not is_shared:
+            if held.shared:
+                within = (lookup_id & ARRIVAL_MAX) - 1
+        elif held.shared or lookup_id in queue.express:  # or another reader has stored it
+            sizes[lookup_id] = size
+    if held.shared:
+        for lookup_id in [each for each in sizes if each & ARRIVAL_MAX > within]:
+            del sizes[lookup_id]
 
 
 def _first(sizes: dict[int, int], rows_max: int, bytes_max: int) -> _Candidates:

@@ -8,7 +8,7 @@ many have.  The positions of the readers are in the database (`storage/tables/re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from qmd.core.number_set import NumberSet, Run
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 class QueueReservations:
     """The reserved messages of a queue, by their lookup ids."""
 
-    __slots__ = ("_held", "_leaving", "_queue")
+    __slots__ = ("_held", "_leaving", "_queue", "_storing")
 
     def __init__(self, queue: LocalQueue) -> None:
         self._queue = queue
         self._held = NumberSet()
         self._leaving = NumberSet()  # those that the open batch deletes, as consumed
+        self._storing: set[int] = set()  # express messages whose rows a batch inserts
 
     def __len__(self) -> int:
         """Return how many messages are reserved, without those that leave."""
@@ -130,8 +131,24 @@ class QueueReservations:
         """Reserve runs for one more reader, as the disk has them; only at a start."""
         self._hold(runs)
 
+    def begin_storing(self, runs: Iterable[Run]) -> list[int]:
+        """Return the express messages of these runs that the open batch has to store.
+
+        Those that it stores for another reader already, which shares them, are left out.
+        """
+        express = self._queue.express
+        found = [
+            each
+            for first, last in runs
+            for each in range(first, last + 1)
+            if each in express and each not in self._storing
+        ]
+        self._storing.update(found)
+        return found
+
     def now_stored(self, lookup_id: int) -> None:
         """Change a reserved express message to a stored one, after the commit of its row."""
+        self._storing.discard(lookup_id)
         queue = self._queue
         message = queue.express[lookup_id]
         queue.express.drop(lookup_id, message.packet, message.expires_at_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 
@@ -237,6 +238,23 @@ async def test_a_reserved_express_message_outlives_the_process(hosts: Hosts) -> 
     assert await run.read(0) == numbered(2)
     assert (await run.consume(2))["messages"] == 2
     assert await a.receive("orders") == [b"3"]
+
+
+@hosted
+async def test_shared_readers_reserve_an_express_message_at_once(hosts: Hosts) -> None:
+    """Both stored it in one commit, which failed and ended the queue manager."""
+    a = await hosts.start()
+    await a.create("orders")
+    await a.handed_over([NewMessage("orders", b"%d" % n, delivery=EXPRESS) for n in range(3)])
+    runs = [await opened(a, name, shared=True) for name in ("one", "other", "third")]
+
+    answers = await asyncio.gather(*(run.reserve(0, 2) for run in runs))
+    assert [each["end"] for each in answers] == [2, 2, 2]
+    await check_agreement(a)
+    for run in runs:
+        assert await run.read(0) == numbered(2)
+        assert (await run.consume(2))["messages"] == 2
+        assert (await run.reserve(2))["end"] == 3
 
 
 @hosted
