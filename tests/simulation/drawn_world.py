@@ -20,12 +20,14 @@ from tests.simulation.queue_catalogue import (
     OPTIONAL_PROBABILITY,
     OPTIONAL_QUEUES,
     QUEUES,
+    RANGES_PROBABILITY,
     SHARED_NAMES,
     SHARED_PROBABILITY,
     SHARED_QUEUES,
     TOPICS_PROBABILITY,
     UNREAD,
     UNREAD_PROBABILITY,
+    VIEWED_QUEUES,
 )
 from tests.simulation.session_counts import SessionCounts
 from tests.simulation.topology import draw_topology
@@ -193,11 +195,13 @@ class DrawnWorld:
                 replace(kind, outcome=Outcome.RECEIVED_OR_DEAD) if kind.queue == "work" else kind
                 for kind in self.kinds
             ]
-        if self.has_retries:
-            self.kinds = [
-                replace(kind, is_ordered=False) if kind.queue == "work" else kind
-                for kind in self.kinds
-            ]
+        # Of these queues the order is not defined.
+        unordered = {"work"} if self.has_retries else set()
+        unordered |= {"sorted", "sorted_news"} if self.has_ranges else set()
+        self.kinds = [
+            replace(kind, is_ordered=False) if kind.queue in unordered else kind
+            for kind in self.kinds
+        ]
         host_names: tuple[str, ...] = ("anna", "bert", "carl")[: source.choice((2, 2, 3))]
         topology_random = random.Random(f"roads {seed}")
         has_relays = topology_random.random() < RELAYS_PROBABILITY
@@ -249,6 +253,9 @@ class DrawnWorld:
             queues += UNREAD
         if self._draw(f"rivals {seed}", SHARED_PROBABILITY) and not self.is_long:
             queues += SHARED_QUEUES
+        self.has_ranges = self._draw(f"ranges {seed}", RANGES_PROBABILITY) and not self.is_long
+        if self.has_ranges:
+            queues += VIEWED_QUEUES
         self.has_locks = self._draw(f"locks {seed}", LOCKS_PROBABILITY)
         self.has_groups = self.has_locks and self._draw(f"groups {seed}", GROUPS_PROBABILITY)
         self.has_topics = self._draw(f"topics {seed}", TOPICS_PROBABILITY)

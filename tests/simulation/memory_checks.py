@@ -230,7 +230,7 @@ def check_all_known(name: str, manager: Assembly, database: sqlite3.Connection) 
             "SELECT key FROM message WHERE key >= ? AND key < ?", (first, last)
         ).fetchall()
         known = {key for lane in queue.window._stored for key, *_ in lane}
-        known |= queue.window._taken
+        known |= queue.window._taken | set(queue.reserved) | set(queue.reserved._leaving)
         if forgotten := [key for (key,) in rows if key - first not in known]:
             yield f"{name} has forgotten {len(forgotten)} messages of {queue.key}: {forgotten[:3]}"
 

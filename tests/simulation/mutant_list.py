@@ -1828,6 +1828,48 @@ MUTANTS = (
         "tests/unit/peers/test_offers.py",
     ),
     Mutant(
+        "a start restores no reservations",
+        "qmd/bulk/readers.py",
+        "            if held is not None:\n                held.queue.reserved",
+        "            if False:\n                held.queue.reserved",
+    ),
+    Mutant(
+        "a release uses positions again",
+        "storage/tables/reservations.py",
+        "SET position = next_number - 1 WHERE id = ?",
+        "SET position = position WHERE id = ?",
+    ),
+    Mutant(
+        "a consumed position is not stored",
+        "storage/tables/reservations.py",
+        "SET position = max(position, ?),",
+        "SET position = max(position, ? * 0),",
+    ),
+    Mutant(
+        "a partial consumption keeps one message too many",
+        "storage/tables/reservations.py",
+        "SET messages = id - ?1 WHERE",
+        "SET messages = id - ?1 + 1 WHERE",
+    ),
+    Mutant(
+        "a shared reader passes messages that are taken",
+        "qmd/bulk/reserve_next.py",
+        "stop_at_busy=held.shared",
+        "stop_at_busy=False",
+    ),
+    Mutant(
+        "two shared readers store one express message",
+        "qmd/queues/reservations.py",
+        " and each not in self._storing",
+        "",
+    ),
+    Mutant(
+        "purges, moves and expiry do not spare reserved messages",
+        "qmd/queues/local_queue.py",
+        "return lookup_id in self.taken or self.reserved.has(lookup_id)",
+        "return lookup_id in self.taken",
+    ),
+    Mutant(
         "a rejected message moves the position",
         "qmd/core/sequence.py",
         "        if accepted:\n            self.accepted_id = sequence_id",

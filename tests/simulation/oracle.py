@@ -25,6 +25,7 @@ from tests.simulation.message_copies import Copies, Received, wire_identity
 from tests.simulation.message_records import Found, Outcome, Place, Sent, marked
 from tests.simulation.oracle_state import OracleState, counts, holds
 from tests.simulation.place_checks import PlaceChecks, is_clearly_in_place
+from tests.simulation.reservation_oracle import ReservationOracle
 from tests.simulation.transaction_oracle import TransactionOracle
 
 
@@ -44,6 +45,7 @@ class Oracle:
         self.state = OracleState(fail, life_of, was_full)
         self.transactions = TransactionOracle(self.state)
         self.acknowledgments = AcknowledgmentOracle(self.state)
+        self.reservations = ReservationOracle(self.state)
         self.messages = self.state.messages
         self.copies: dict[int, Copies] = {}  # by the mark that they carry
         self.now: Callable[[], float] = lambda: 0.0  # the time of the world

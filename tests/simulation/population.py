@@ -16,8 +16,15 @@ from tests.simulation.forwarder import Forwarder
 from tests.simulation.locking_reader import ExclusiveUse, LockingReader
 from tests.simulation.message_records import Outcome
 from tests.simulation.oracle import Oracle
-from tests.simulation.queue_catalogue import FOREIGN_KINDS, SHARED_NAMES, UNREAD
+from tests.simulation.queue_catalogue import (
+    FOREIGN_KINDS,
+    RANGE_PROBABILITY,
+    SHARED_NAMES,
+    UNREAD,
+    VIEWED_NAMES,
+)
 from tests.simulation.queue_operator import Operator
+from tests.simulation.range_reader import RangeReader, Sweeper
 from tests.simulation.reader import AcknowledgmentReader, Reader, SubqueueReader
 from tests.simulation.world import Host
 from tests.simulation.writer import Writer, WriterSettings
@@ -43,7 +50,7 @@ class Population:
         self._destinations = _Destinations(drawn)
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
-        self.readers: list[Reader | Forwarder | AcknowledgmentReader] = []
+        self.readers: list[Reader | RangeReader | Forwarder | AcknowledgmentReader] = []
         self._uses: dict[str, ExclusiveUse] = {}  # of locked messages, by host
         self.foreign_sender: ForeignSender | None = None
         self.foreign_receiver: ForeignReceiver | None = None
@@ -91,7 +98,7 @@ class Population:
         for queue in drawn.queues:
             if queue.name == "work":
                 self._add_forwarder(host, queue, hosts)
-            elif queue not in UNREAD:
+            elif queue not in UNREAD and not self._add_range_readers(host, queue):
                 self._add_reader(host, queue)
                 if queue.name in SHARED_NAMES:
                     self._add_reader(host, queue, f"reader-{queue.name}-too")
@@ -120,9 +127,44 @@ class Population:
             reader.work_s = SLOW_WORK_S
         if drawn.has_pauses:
             reader.pauses = random.Random(f"naps {drawn.seed} {host.name} {queue.name}")
+        self._start_reader(reader, name)
+
+    def _add_range_readers(self, host: Host, queue: Queue) -> bool:
+        """Add readers of pipelines; return whether the queue needs no other reader."""
+        drawn = self._drawn
+        if not drawn.has_ranges:
+            return False
+        source = random.Random(f"ranges {drawn.seed} {host.name} {queue.name}")
+        work_s = source.choice((0.0, 0.0, 0.05))
+        if queue.name in VIEWED_NAMES:
+            for name in ("one", "two")[: source.choice((1, 2, 2))]:
+                self._add_range_reader(host, queue, f"reader-{queue.name}-{name}", work_s)
+            sweeper = Sweeper(
+                *(host, queue, self._oracle),
+                mode="take",
+                batch=source.choice((1, 5, 20)),
+                pause_s=0.0,
+            )
+            self._start_reader(sweeper, f"reader-{queue.name}")
+            return True
+        if queue.name in SHARED_NAMES or queue.name.startswith("sorted"):
+            self._add_range_reader(host, queue, f"reader-{queue.name}-range", work_s)
+            return False
+        if queue.name.startswith("picky") or source.random() >= RANGE_PROBABILITY:
+            return False
+        self._add_range_reader(host, queue, f"reader-{queue.name}", work_s)
+        return True
+
+    def _add_range_reader(self, host: Host, queue: Queue, name: str, work_s: float) -> None:
+        shared = queue.name in VIEWED_NAMES
+        reader = RangeReader(host, queue, self._oracle, name, shared=shared, work_s=work_s)
         self.readers.append(reader)
         host.programs[name] = reader.run
-        host.when_application_dies[name] = reader.process_died
+
+    def _start_reader(self, reader: Reader, name: str) -> None:
+        self.readers.append(reader)
+        reader.host.programs[name] = reader.run
+        reader.host.when_application_dies[name] = reader.process_died
 
     def _add_forwarder(self, host: Host, queue: Queue, hosts: list[Host]) -> None:
         source, drawn, destinations = self._random, self._drawn, self._destinations

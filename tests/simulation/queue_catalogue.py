@@ -33,6 +33,11 @@ SHARED_NAMES = frozenset(queue.name for queue in SHARED_QUEUES)
 LOCKS_PROBABILITY = 0.7
 GROUPS_PROBABILITY = 0.6
 TOPICS_PROBABILITY = 0.3  # of worlds with lists
+# In some worlds readers of pipelines read these queues, which a sweeper empties behind them; they
+# take the place of readers of other queues, or stand beside them.
+RANGES_PROBABILITY, RANGE_PROBABILITY = 0.3, 0.5
+VIEWED_QUEUES = (Queue("viewed", True), Queue("viewed_news", False))
+VIEWED_NAMES = frozenset(queue.name for queue in VIEWED_QUEUES)
 # In some worlds these queues have no reader, so that their messages expire.
 UNREAD_PROBABILITY = 0.25
 UNREAD = (Queue("attic_orders", True), Queue("attic", False))
@@ -65,6 +70,9 @@ KINDS = (
     *(MessageKind("attic", "express", _DEAD, receive_within_s=2),) * 2,
     *(MessageKind("shared", "transactional", is_ordered=False),) * 3,
     *(MessageKind("shared_news", "recoverable", is_ordered=False),) * 3,
+    *(MessageKind("viewed", "transactional"),) * 3,
+    *(MessageKind("viewed_news", "recoverable"),) * 3,
+    MessageKind("viewed_news", "express"),
     *(MessageKind("picky", "transactional", _DEAD),) * 2,
     *(MessageKind("picky_news", "recoverable", _DEAD),) * 2,
     MessageKind("missing", "transactional", Outcome.REFUSED),

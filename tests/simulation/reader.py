@@ -63,6 +63,7 @@ class Reader:
         self.work_s = pause_s  # how long it holds messages that it has taken
         #: Decides when it pauses, so that messages expire; None: never.
         self.pauses: random.Random | None = None
+        self._held: list[int] = []  # messages that it has taken, as it was notified
 
     async def run(self) -> None:
         self._wait_s = WAIT_S
@@ -74,9 +75,22 @@ class Reader:
                 self._received(rest.messages, None)
             except ClientError as failure:
                 self.host.world.note("reader", self.host.name, failure)
+            self._settle()
             await asyncio.sleep(PAUSE_S)
 
+    def _hold(self, messages: Iterable[Message]) -> list[int]:
+        """Report messages that were taken; return their numbers."""
+        self._held = self._numbers(messages)
+        self._oracle.reservations.taken(self.host.name, self.queue.key, self._held)
+        return self._held
+
+    def _settle(self) -> None:
+        """Report that taken messages may be back in the queue from now on."""
+        self._oracle.reservations.settling(self.host.name, self.queue.key, self._held)
+        self._held = []
+
     def process_died(self) -> None:
+        self._settle()
         self._oracle.reader_died(self.host.name, self.queue.key)
 
     def _report_in_delivery(self, client: QueueManager, count: int = 0) -> None:
@@ -109,16 +123,17 @@ class Reader:
         taken = await client.take(name, self._batch, timeout_s=wait_s)
         if not taken:
             return False
+        numbers = self._hold(taken.messages)
         self._check_times(taken.messages)
         if name.endswith(";sorted") and not all(message.move_count for message in taken.messages):
             self.host.world.fail(f"messages in {name} of {self.host.name} have no move count")
         if self.work_s:
             await asyncio.sleep(self._random.expovariate(1 / self.work_s))
         await self._pause()
+        self._settle()
         if self._random.random() < 0.1:
             await taken.give_back()
             return True
-        numbers = self._numbers(taken.messages)
         self._check_priorities(name, taken.messages)
         self._oracle.state.begin_removal(numbers)
         is_unwanted = self._random.random() < self._reject_probability

@@ -22,6 +22,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.population import Population
 from tests.simulation.queue_operator import ReportedState
 from tests.simulation.quiescence import Quiescence
+from tests.simulation.range_reader import RangeReader
 from tests.simulation.reader import Reader
 from tests.simulation.world import Host
 
@@ -91,6 +92,7 @@ class SeedRun:
         if topology is not None:
             self.oracle.state.relays = topology.relays
             self.oracle.is_order_of_plain_kept = not topology.has_direct_route
+            self.oracle.reservations.is_order_of_plain_kept = not topology.has_direct_route
         self._population = population = Population(drawn, self.oracle)
         self._queue_names = [queue.name for queue in drawn.queues]
         self.fault_injector = FaultInjector(
@@ -148,6 +150,8 @@ class SeedRun:
         for reader in population.readers:
             if isinstance(reader, Reader):
                 reader.pauses = None
+            elif isinstance(reader, RangeReader):
+                reader.releases = None
         for name, operator in population.operators.items():
             operator.is_monitoring = True
             # Nothing else is sure to wake a paused queue.
