@@ -26,6 +26,7 @@ from qmd.console.live import EVENTS, Streams
 from qmd.console.logins import Session
 from qmd.console.pages import fleet, host, queues, work
 from qmd.console.render import Templates, address, static_files
+from qmd.console.turns import NoTurn, Turns
 from qmd.console.visit import Answer, File, Forbidden, NotFound, Page, Redirect, Visit
 from qmd.doors.http.exchange import Request, Response
 from qmd.doors.users import BadUsers
@@ -88,6 +89,7 @@ class Site:
         self._templates = Templates()
         self._static = static_files()
         self._is_secure = settings.certificate is not None
+        self._turns = Turns()
         self._streams = Streams(max(MIN_REFRESH_S, settings.refresh_s))
 
     async def __call__(self, request: Request) -> Response:
@@ -100,6 +102,8 @@ class Site:
             return self._alone("Not permitted", str(error), 403)
         except NotConnected as error:
             return self._alone("No connection", str(error), 502)
+        except NoTurn as error:
+            return self._alone("Too many pages", str(error), 503)
         except Exception:
             log.exception("console_failed", path=request.segments)
             return self._alone("A fault", "The console has a fault; its log says which.", 500)
@@ -154,7 +158,10 @@ class Site:
             if session is None:
                 return None
             visit = self._visit(request, session, query, {})
-            response = await self._page(request, replace(visit, is_live=True))
+            try:
+                response = await self._page(request, replace(visit, is_live=True))
+            except NoTurn:
+                return b""  # it stays as it is until the next time
             return response.body if response.media_type == HTML else b""
 
         request.is_waiting = True
@@ -162,6 +169,11 @@ class Site:
         return Response(200, b"", EVENTS, _HEADERS, stream=stream)
 
     async def _page(self, request: Request, visit: Visit) -> Response:
+        """Make a page in its turn.  Raises NoTurn."""
+        async with self._turns.of(visit.identity.name):
+            return await self._make_page(request, visit)
+
+    async def _make_page(self, request: Request, visit: Visit) -> Response:
         try:
             answer = await self._route(request, visit)
         except BadUsers as error:

@@ -246,6 +246,13 @@ REMOVALS = (
         f"{_CONSOLE}test_each_response_forbids_scripts_and_frames",
     ),
     Removal(
+        "many pages at once",
+        "qmd/console/site.py",
+        "        async with self._turns.of(visit.identity.name):\n",
+        "        if True:\n",
+        "tests/process/test_console_bodies.py::test_few_pages_of_a_user_are_made_at_once",
+    ),
+    Removal(
         "a form on a page of another site",
         "qmd/console/site.py",
         '        if request.method == "POST" and not session.fits(_one(form, "csrf")):',
