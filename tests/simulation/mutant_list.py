@@ -1838,6 +1838,7 @@ MUTANTS = (
         "storage/tables/reservations.py",
         "SET position = next_number - 1 WHERE id = ?",
         "SET position = position WHERE id = ?",
+        "tests/integration/bulk/test_reservations.py",
     ),
     Mutant(
         "a consumed position is not stored",

@@ -171,6 +171,9 @@ async def test_a_released_message_is_ready_again_at_its_old_place(hosts: Hosts) 
     assert await refused(run.consume(4)) == "reader_fenced"
     run = await opened(a)
     assert (run.position, run.reserved) == (4, 4)  # the released positions are not reused
+    a = await hosts.restart(a)
+    run = await opened(a)
+    assert (run.position, run.reserved) == (4, 4)
     assert await refused(run.read(1, 4)) == "range_consumed"
     assert (await run.reserve(4, 2))["end"] == 6
     assert await run.read(4) == numbered(2, 1)
