@@ -1847,10 +1847,10 @@ MUTANTS = (
         "SET position = max(position, ? * 0),",
     ),
     Mutant(
-        "a partial consumption keeps one message too many",
+        "a partial consumption loses the message after it",
         "storage/tables/reservations.py",
         "SET messages = id - ?1 WHERE",
-        "SET messages = id - ?1 + 1 WHERE",
+        "SET messages = id - ?1 - 1 WHERE",
     ),
     Mutant(
         "a shared reader passes messages that are taken",
