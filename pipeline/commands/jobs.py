@@ -283,6 +283,9 @@ def generate(
     text = f"{truth['events']:,} events in {folder}; an audit has to find: " + (
         ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "nothing"
     )
+    if left_out := truth["left_out"]:
+        text += "; no place for " + ", ".join(f"{n} {kind}" for kind, n in left_out.items())
+        text += ": more --messages, fewer --streams or more --hosts make room"
     if as_json:
         from qmd.cli.output import print_json
 

@@ -49,6 +49,7 @@ def generate(fleet: Fleet, folder: Path, progress: Progress = lambda text: None)
         "events": written,
         "findings": faults.truth,
         "hosts": faults.host_truth,
+        "left_out": faults.left_out,
     }
     (folder / TRUTH).write_text(json.dumps(truth, indent=1) + "\n")
     return truth

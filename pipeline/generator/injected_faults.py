@@ -46,6 +46,8 @@ class InjectedFaults:
             f"-a{rng.integers(1 << 12):03x}-{rng.integers(1 << 48):012x}"
             for _ in range(fleet.hosts)
         ]
+        #: How many of each fault had no place: a fault needs a stream with enough messages.
+        self.left_out: dict[str, int] = {}
         self._inject_in_hosts(fleet, rng)
         self._touched = np.zeros(n, bool)
         whole = ~np.isin(np.arange(fleet.hosts), [*self.no_log, *self.late, *self.hole])
@@ -53,14 +55,16 @@ class InjectedFaults:
         few = rng.random(fleet.streams) < 0.1
         for name in FAULTS:
             for at in range(fleet.faults.get(name, 0)):
-                self._inject(name, rng, few, is_edge=at % 4 == 0)
+                if not self._inject(name, rng, few, is_edge=at % 4 == 0):
+                    self.left_out[name] = self.left_out.get(name, 0) + 1
 
     def _inject_in_hosts(self, fleet: Fleet, rng: np.random.Generator) -> None:
         free = list(rng.permutation(fleet.hosts))
         for name in HOST_FAULTS:
             for _ in range(fleet.faults.get(name, 0)):
-                if len(free) < 2:
-                    return
+                if len(free) < 2:  # an audit needs two hosts that can be believed
+                    self.left_out[name] = self.left_out.get(name, 0) + 1
+                    continue
                 host = int(free.pop())
                 if name == "clock":
                     skew = int(rng.integers(5_000, 900_000)) * (1 if rng.random() < 0.5 else -1)
@@ -77,8 +81,11 @@ class InjectedFaults:
                 if kind := HOST_FAULTS[name]:
                     self.host_truth.append({"kind": kind, "host": host_name(host)})
 
-    def _inject(self, name: str, rng: np.random.Generator, few: Array, *, is_edge: bool) -> None:
-        """Inject one fault: in a few streams, so that several faults meet in one; or in any."""
+    def _inject(self, name: str, rng: np.random.Generator, few: Array, *, is_edge: bool) -> bool:
+        """Inject one fault: in a few streams, so that several faults meet in one; or in any.
+
+        Returns whether there was a place for it.
+        """
         m = self.m
         is_plain = name.startswith("plain")
         wanted = 1 if is_plain else 2 if name == "express_lost" else 0
@@ -87,7 +94,7 @@ class InjectedFaults:
         if len(streams) == 0 or rng.random() < 0.3:
             streams = np.flatnonzero(fits)
         if len(streams) == 0:
-            return
+            return False
         for _ in range(50):
             stream = int(rng.choice(streams))
             first, count = int(m.first[stream]), int(m.counts[stream])
@@ -100,7 +107,8 @@ class InjectedFaults:
                 if self._touched[low:high].any() or not self._apply(name, i, rng):
                     continue
                 self._touched[low:high] = True
-                return
+                return True
+        return False
 
     def _apply(self, name: str, i: int, rng: np.random.Generator) -> bool:
         """Inject a fault at message `i` and record it; return whether that is possible."""

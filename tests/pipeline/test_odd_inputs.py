@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
@@ -14,6 +15,7 @@ pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed
 import pyarrow as pa
 from pyarrow import parquet
 
+from pipeline.cli import pipeline
 from pipeline.engines.local import LocalEngine
 from pipeline.events import find_files
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditSettings
@@ -108,3 +110,13 @@ def test_audits_of_nearly_nothing_have_a_result_and_a_page(tmp_path: Path) -> No
             assert found[0] == found[1], name
             page = (out / "report.html").read_text()
             assert "could not be drawn" not in page, name
+
+
+def test_the_generator_says_which_faults_had_no_place(tmp_path: Path) -> None:
+    """Streams of two messages have no place for a loss, and two hosts none for two clocks."""
+    words = ["generate", str(tmp_path / "logs"), "--hosts", "2", "--messages", "200"]
+
+    done = CliRunner().invoke(pipeline, [*words, "--faults", "lost=1,clock=2"])
+
+    assert done.exit_code == 0, done.output
+    assert "an audit has to find: 1 clock; no place for 1 clock, 1 lost" in done.output
