@@ -162,8 +162,7 @@ class ControlConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._memory.received(len(data))
         self._reading.begin(self._buffer.wanted_bytes)
-        received = self._frames(data)
-        if received is None:
+        if (received := self._frames(data)) is None:
             return
         if received and not self._has_requested:
             self._has_requested = True
@@ -348,6 +347,7 @@ class ControlConnection(asyncio.Protocol):
         except msgspec.DecodeError as error:
             self._refuse(frames.request_number(frame), not_decoded(error))
             return
+        del frame, begun  # a large body is copied once more while its packet is made
         self._handle(request)
 
     def _is_open(self) -> bool:
