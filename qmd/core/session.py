@@ -108,13 +108,13 @@ class Session:
         self.outgoing = SendWindow(1, usual=settings.window_size)
         self.incoming = SessionAcks()
         self._settings = settings
-        self._output: list[bytes] = []
+        self.output: list[bytes] = []
         self._handshake = Handshake(
             own_id=own_id,
             settings=settings,
             expected_remote=expected_remote,
             refuse=refuse,
-            output=self._output,
+            output=self.output,
             instance=instance,
             judge=judge,
             prover=prover,
@@ -247,7 +247,7 @@ class Session:
             packet = self._send_with_ack(packet, token, recoverable=recoverable)
         else:
             self.outgoing.add(token, recoverable=recoverable)
-        self._output.append(packet)
+        self.output.append(packet)
         self._active = True
         self.last_active = now
         if self._ack_wait_due == NEVER:
@@ -262,7 +262,7 @@ class Session:
             return
         assert self.room() >= len(packets), "check for room in the window first"
         self.outgoing.add_run(len(packets), tokens)
-        self._output += packets
+        self.output += packets
         self._active = True
         self.last_active = now
         if self._ack_wait_due == NEVER:
@@ -286,8 +286,8 @@ class Session:
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write to the connection, each once; also after the session ended."""
-        data = b"".join(self._output)
-        self._output.clear()
+        data = b"".join(self.output)
+        self.output.clear()
         return data
 
     def next_timer(self) -> float | None:
@@ -425,9 +425,9 @@ class Session:
 
     def _acknowledge(self, window_size: int | None = None) -> None:
         """Send SessionAcks until all received and stored messages are acknowledged."""
-        self._output.append(build_session_ack(self._session_header(window_size)))
+        self.output.append(build_session_ack(self._session_header(window_size)))
         while self.incoming.pending:
-            self._output.append(build_session_ack(self._session_header(window_size)))
+            self.output.append(build_session_ack(self._session_header(window_size)))
 
     def _send_with_ack(self, packet: bytes, token: object, *, recoverable: bool) -> bytes:
         """Count the message, and add a SessionHeader if it may have one."""

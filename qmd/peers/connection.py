@@ -322,11 +322,18 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def process(self, packets: list[bytes], now: float) -> None:
         """Pass packets to the session, and handle its events."""
-        assert self.session is not None
-        events = self.session.receive(packets, now)
-        if not self.handshake_done and self.link is not None and self.session.is_answered:
+        session = self.session
+        assert session is not None
+        room = session.room()
+        events = session.receive(packets, now)
+        if not self.handshake_done and self.link is not None and session.is_answered:
             self.link.retry.answered(now, f"{self.host}:{self.port}")
         self._handle(events, now)
+        is_acknowledged = bool(events) and type(events[0]) is Acknowledged
+        if session.output or session.room() != room or is_acknowledged:
+            self.flush_soon()
+        elif not self._closed:
+            self._arm()  # messages came, and what they are owed waits for their commit
 
     def close(self, reason: str) -> None:
         """End the session; the next session sends unacknowledged messages again."""

@@ -381,9 +381,7 @@ class PacketReader:
         else:
             packets, self._pending = pending, []
         self._processed += len(packets)
-        connection = self._connection
         self._pass_on(packets, now)
-        connection.flush_soon()  # behind the commit: what it allows leaves with the rest
         if not (self._is_closed or self._waits_for_disk):
             self._forget_ahead()
 

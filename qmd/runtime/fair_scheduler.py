@@ -47,6 +47,7 @@ PATIENT_ROWS = 128
 DISK_WAITS_MAX = 4  # limit of successive commits that heavy connections wait for
 SHARED_PACKETS = 256  # for all waiting light connections, in one turn
 SHARED_LEAST = 4  # of these for each of them: a turn costs as much as two packets
+TIMED_MEMBERS = 4  # light connections between two readings of the clock: 2 µs, a system call
 
 
 class Class(Enum):
@@ -240,12 +241,14 @@ class FairScheduler:
         light, busy_time = self._light, self._services.environment.busy_time
         least = min(SHARED_LEAST, SHARED_PACKETS)
         packets_max = max(SHARED_PACKETS // (len(light) or 1), least)
-        began_s = busy_time()
-        for _ in range(len(light)):
+        spent_s, began_s = self._spent_s, busy_time()
+        for number in range(1, len(light) + 1):
             light.popleft().take_turn(now, packets_max)
-            self._spent_s = max(self._spent_s, busy_time() - began_s)
-            if self._spent_s >= LIGHT_S:
-                break
+            # Members with few packets count an estimate, which is mostly too long.
+            if number % TIMED_MEMBERS == 0 or self._spent_s >= LIGHT_S:
+                self._spent_s = spent_s + busy_time() - began_s
+                if self._spent_s >= LIGHT_S:
+                    break
 
     def _serve_the_others(self, now: float) -> None:
         """Serve a slice of time, alternating between untrusted and heavy connections."""
