@@ -32,7 +32,7 @@ from typing import Any
 
 import structlog
 
-from benchmarks import bench_many, pair, scale_backlogs
+from benchmarks import bare_loop, bench_many, pair, scale_backlogs
 from benchmarks.many_queues import measure as measure_queues
 from benchmarks.meter import Meter, Point
 from benchmarks.peers.report import markdown, text
@@ -115,7 +115,9 @@ async def sessions(count: int) -> Point:
             await asyncio.to_thread(send, peers, made)
             await _holds(client, PROVEN * count + SESSION_MESSAGES)
             point = meter.of(SESSION_MESSAGES)
-        return {"sessions": count} | point | {"memory, MB": round(daemon.rss_mb())}
+        point = {"sessions": count} | point | {"memory, MB": round(daemon.rss_mb())}
+    bare_us = await asyncio.to_thread(bare_loop.cpu_us, pair.free_port(), count, SESSION_MESSAGES)
+    return point | {"a bare event loop: CPU µs": bare_us}
 
 
 async def _holds(client: QueueManager, messages: int) -> None:
