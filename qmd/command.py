@@ -6,6 +6,7 @@ arguments are those of `qmd serve` alone.  All others, and all errors, are for `
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -26,11 +27,35 @@ class Serve(NamedTuple):
 def main() -> int | None:
     """Run the command of this process's arguments; return its exit code, or end the process."""
     given = read(sys.argv[1:])
-    if given is None:
-        from qmd.cli import main as run
+    if given is not None:
+        return _serve(given)
+    ended: list[int] = []
+    # Registered before all other functions, it is called after them.
+    atexit.register(_leave, ended)
+    from qmd.cli import main as run
 
+    try:
         return run()  # type: ignore[no-any-return]
-    return _serve(given)
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            ended.append(end.code)
+        raise
+
+
+def _leave(ended: list[int]) -> None:
+    """End a process that has loaded Arrow with its exit code, without the interpreter's last steps.
+
+    The interpreter stops threads that are in native code by an exception that must not pass through
+    code of C++: now and then one of Arrow's threads turned a well-ended command into an abort.
+    """
+    if not ended or "pyarrow" not in sys.modules:
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # the interpreter reports it
+    os._exit(ended[0])
 
 
 def read(arguments: list[str]) -> Serve | None:

@@ -83,3 +83,38 @@ def test_an_error_of_the_configuration_is_reported_as_by_a_command(config: str) 
     assert [end.returncode for end in ends] == [78, 78, 78]
     assert ends[0].stderr == ends[1].stderr
     assert ends[0].stderr.startswith("qmd: error QM-")
+
+
+#: A thread of Arrow is busy with a function of Python when the command ends.
+_BUSY = """
+import sys, threading, time
+import pyarrow as pa, pyarrow.compute as pc
+from qmd import command
+
+begun = threading.Event()
+
+def function(context, numbers):
+    begun.set()
+    while True:
+        time.sleep(0.0001)
+
+about = {"summary": "", "description": ""}
+pc.register_scalar_function(function, "endless", about, {"numbers": pa.int64()}, pa.int64())
+call = lambda: pc.call_function("endless", [pa.array([1, 2])])
+threading.Thread(target=call, daemon=True).start()
+begun.wait()
+sys.argv = ["qmd", "--version"]
+sys.exit(command.main())
+"""
+
+
+def test_a_busy_thread_of_arrow_does_not_abort_a_command_that_has_ended() -> None:
+    pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+    busy = [
+        subprocess.Popen([sys.executable, "-c", _BUSY], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+
+    ends = [(process.communicate()[0].split()[:1], process.returncode) for process in busy]
+
+    assert ends == [(["qmd"], 0)] * 4
