@@ -192,7 +192,7 @@ class Conversation:
         served = self._end_link(link, closed=closed)
         if link.state & proton.Endpoint.LOCAL_CLOSED:
             self._free(link)
-        elif served is None or served.is_settled:
+        elif (served is None or served.is_settled) and not (closed and self._record(link)):
             self._answer_end(link, closed=closed)
         else:
             self.spawn(self._detach_later(link, closed=closed))
@@ -208,8 +208,13 @@ class Conversation:
         return served
 
     async def _detach_later(self, link: Any, *, closed: bool) -> None:
-        """Answer the end of a link after its messages were committed and acknowledged."""
+        """Answer the end of a link after its messages were committed and acknowledged.
+
+        With `closed` also its state ends, before the answer: the client may connect again then.
+        """
         await self._settled()
+        if closed and (record := self._record(link)) is not None:
+            await record.end(self.control)
         if not self.is_over:
             self._answer_end(link, closed=closed)
             self.flush()
@@ -222,9 +227,7 @@ class Conversation:
         await self.removals.barrier()
 
     def _answer_end(self, link: Any, *, closed: bool) -> None:
-        """Answer the end of a link; with `closed` also its state ends."""
-        if closed and (record := self._record(link)) is not None:
-            self.spawn(record.end(self.control))
+        """Answer the end of a link."""
         if link.state & proton.Endpoint.LOCAL_UNINIT:
             link.open()  # it was being opened: the client waits for both answers
         if closed:
