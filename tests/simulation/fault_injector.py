@@ -140,6 +140,8 @@ class FaultInjector:
         self.world.happened("clock set", host.name)
         step_s = self.random.choice((-1, 1)) * self.random.choice((1.0, 60.0, 600.0))
         host.wall_offset_s += step_s
+        if step_s > 0 and not host.is_on:
+            self.world.on_step_without_power(host)
         self.world.seen["clock set back" if step_s < 0 else "clock set forward"] += 1
 
     def skip_numbers(self, host: Host) -> None:

@@ -107,6 +107,12 @@ class Oracle:
         for number in numbers:
             self.messages[number].rejected_in = self.state.disk_lives[host]
 
+    def had_step_without_power(self, host: str) -> None:
+        """Expect delayed messages of a host at any time: it takes the step for time that passed."""
+        for message in self.messages.values():
+            if message.source == host:
+                message.not_before_s = 0.0
+
     def received(self, host: str, queue: str, number: int, life: int | None) -> None:
         """Check a message that an application received; `life`: of the daemon, if it is known."""
         message = self.messages.get(number)

@@ -88,6 +88,7 @@ class SeedRun:
             was_full=lambda name: name in world.hosts and world.hosts[name].disk.was_full,
         )
         self.oracle.now = lambda: world.now
+        world.on_step_without_power = lambda host: self.oracle.had_step_without_power(host.name)
         self._topology = topology = drawn.topology
         if topology is not None:
             self.oracle.state.relays = topology.relays

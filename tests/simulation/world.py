@@ -59,6 +59,8 @@ class World:
         self.seen: Counter[str] = Counter()  # kind of event -> how often it happened
         #: Called when a queue manager has confirmed a request to a client.
         self.on_confirmation: Callable[[Host], None] = lambda host: None
+        #: Called when the clock of a host without power was set forward.
+        self.on_step_without_power: Callable[[Host], None] = lambda host: None
         #: Called when an application has received a result or a message.
         self.on_result: Callable[[], None] = lambda: None
         self.on_power_loss: Callable[[], None] = lambda: None
