@@ -116,23 +116,35 @@ def _all_streams(old: Frame | None, new: Frame) -> Frame:
 def draw(picture: Any) -> str:
     """Return the timeline of a finding, as SVG."""
     messages = picture.messages
-    times = [
-        sorted({int(each) for each in (row.accepted_at, row.accepted_at_last) if pd.notna(each)})
-        for row in messages.itertuples()
-    ]
     frame = pd.DataFrame(
         {
-            "key": messages.key.astype("int64").to_list(),
+            "number": [_number(row) for row in messages.itertuples()],
             "sent_at": [None if pd.isna(each) else float(each) for each in messages.sent_at],
-            "accepted_at": times,
+            "accepted_at": [_times_of_storage(row) for row in messages.itertuples()],
             "ended_at": [None if pd.isna(each) else float(each) for each in messages.ended_at],
             "is_bad": [bool(each) for each in messages.is_bad],
         }
     )
     name = SHORT.get(picture.kind, picture.kind).capitalize()
     note = " (the square: its dead letter)" if picture.kind == "delivered_and_dead" else ""
-    title = f"{name}{note}: number {picture.key & 0xFFFF_FFFF}"
-    return plots.timeline(frame, title, picture.from_host, picture.to_host)
+    wrong = set(frame.number[frame.is_bad])
+    message = f"message {wrong.pop()}" if len(wrong) == 1 else f"number {_low(picture.key)}"
+    return plots.timeline(frame, f"{name}{note}: {message}", picture.from_host, picture.to_host)
+
+
+def _number(row: Any) -> int:
+    """Return the number of the message's id, by which `qmd why` finds it."""
+    return _low(row.key) if pd.isna(row.number) else int(row.number)
+
+
+def _low(key: int) -> int:
+    return int(key) & 0xFFFF_FFFF
+
+
+def _times_of_storage(row: Any) -> list[int]:
+    """Return the first and the last time, ms; the same twice if copies came within one."""
+    times = [int(each) for each in (row.accepted_at, row.accepted_at_last) if pd.notna(each)]
+    return times if pd.notna(row.accepted) and row.accepted > 1 else times[:1]
 
 
 def _plain(value: Any) -> Any:

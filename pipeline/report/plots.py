@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -128,54 +128,69 @@ TICKS_MAX = 8
 def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     """Draw a few messages of one stream: when each was sent, and when it was stored.
 
-    `messages` has key, number, sent_at, accepted_at (a list of times), ended_at, is_bad.
+    `messages` has number, sent_at, accepted_at (a list of times), ended_at, is_bad; times are ms.
     """
     figure, axes = _figure(9.4, 2.5)
-    moments = sorted(
-        {
-            each
-            for row in messages.itertuples()
-            for each in (row.sent_at, *row.accepted_at, row.ended_at)
-            if each == each and each is not None
-        }
-    )
-    step = {ms: float(at) for at, ms in enumerate(moments)}
-
-    def x(ms: float) -> float:
-        return step[ms]
-
+    rows = list(messages.itertuples())
+    step = {moment: float(at) for at, moment in enumerate(sorted(_moments(rows)))}
     numbers: dict[tuple[int, float], list[tuple[int, bool]]] = {}  # by height and place
-    for row in messages.itertuples():
+    for row in rows:
         color = RED if row.is_bad else GREY
-        has_sent = row.sent_at == row.sent_at and row.sent_at is not None
-        number = int(row.key) & 0xFFFF_FFFF
-        if has_sent:
-            axes.plot(x(row.sent_at), 1, "o", color=color, ms=5)
-            numbers.setdefault((1, x(row.sent_at)), []).append((number, row.is_bad))
-        for each in row.accepted_at:
-            start = x(row.sent_at) if has_sent else x(each)
-            axes.plot([start, x(each)], [1, 0], "-", color=color, lw=1.6 if row.is_bad else 0.9)
-            axes.plot(x(each), 0, "o", color=color, ms=5)
-            numbers.setdefault((0, x(each)), []).append((number, row.is_bad))
-        if has_sent and not len(row.accepted_at):
-            axes.plot([x(row.sent_at)] * 2, [1, 0.55], "--", color=color, lw=1.2)
-            axes.plot(x(row.sent_at), 0.5, "x", color=color, ms=9, mew=2)
-        if row.ended_at == row.ended_at and row.ended_at is not None:
-            axes.plot(x(row.ended_at), 1, "s", color=AMBER, ms=7, zorder=4)
+        sent = step[_Moment(row.sent_at, 0)] if _is_time(row.sent_at) else None
+        number = int(row.number)
+        if sent is not None:
+            axes.plot(sent, 1, "o", color=color, ms=5)
+            numbers.setdefault((1, sent), []).append((number, row.is_bad))
+        for moment in _stored(row):
+            stored = step[moment]
+            start = stored if sent is None else sent
+            axes.plot([start, stored], [1, 0], "-", color=color, lw=1.6 if row.is_bad else 0.9)
+            axes.plot(stored, 0, "o", color=color, ms=5)
+            numbers.setdefault((0, stored), []).append((number, row.is_bad))
+        if sent is not None and not len(row.accepted_at):
+            axes.plot([sent] * 2, [1, 0.55], "--", color=color, lw=1.2)
+            axes.plot(sent, 0.5, "x", color=color, ms=9, mew=2)
+        if _is_time(row.ended_at):
+            axes.plot(step[_Moment(row.ended_at, 0)], 1, "s", color=AMBER, ms=7, zorder=4)
     _write_numbers(axes, numbers)
     axes.set(
         ylim=(-0.6, 1.6),
         yticks=[1, 0],
         yticklabels=[f"sent by\n{from_host}", f"stored by\n{to_host}"],
     )
-    shown = moments[:: max(1, -(-len(moments) // TICKS_MAX))]
+    places = {moment.ms: at for moment, at in reversed(step.items())}  # the first of each time
+    shown = sorted(places)[:: max(1, -(-len(places) // TICKS_MAX))]
     texts = [datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3] for ms in shown]
-    axes.set_xticks([step[ms] for ms in shown], texts, fontsize=7)
+    axes.set_xticks([places[ms] for ms in shown], texts, fontsize=7)
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.09)  # room for long numbers at both ends
     return _svg(figure, f"{title}, from {from_host} to {to_host}")
+
+
+class _Moment(NamedTuple):
+    """A place on the axis of time.  What was stored within one millisecond has several."""
+
+    ms: float
+    turn: int
+
+
+def _is_time(ms: float | None) -> bool:
+    return ms is not None and ms == ms
+
+
+def _stored(row: Any) -> list[_Moment]:
+    """Return when a message was stored; a wrong one after the others, each of its copies apart."""
+    return [_Moment(ms, turn * row.is_bad) for turn, ms in enumerate(row.accepted_at, 1)]
+
+
+def _moments(rows: Iterable[Any]) -> set[_Moment]:
+    found = set[_Moment]()
+    for row in rows:
+        found.update(_Moment(ms, 0) for ms in (row.sent_at, row.ended_at) if _is_time(ms))
+        found.update(_stored(row))
+    return found
 
 
 def _write_numbers(axes: Any, numbers: dict[tuple[int, float], list[tuple[int, bool]]]) -> None:

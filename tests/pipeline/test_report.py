@@ -81,6 +81,7 @@ def picture() -> FindingTimeline:
             "sent_at": [0, 1000, 2000],
             "accepted_at": [500, None, 2500],
             "accepted_at_last": [500, None, 2500],
+            "accepted": [1, 0, 1],
             "ended_at": [None, None, None],
             "is_bad": [False, True, False],
         }
@@ -152,7 +153,7 @@ def test_the_numbers_of_a_timeline_do_not_overlap(seed: int) -> None:
     first, moments = chance.choice((1, 400_000)), chance.choice((2, 4, 11))
     messages = pd.DataFrame(
         {
-            "key": [first + at for at in range(11)],
+            "number": [first + at for at in range(11)],
             "sent_at": [float(chance.randrange(moments)) for _ in range(11)],
             "accepted_at": [[100.0 + chance.randrange(moments)] for _ in range(11)],
             "ended_at": None,
@@ -171,11 +172,52 @@ def test_the_numbers_of_a_timeline_do_not_overlap(seed: int) -> None:
         assert abs(y - to_y) >= 8 or abs(x - to_x) >= (width + to_width) / 2, texts
 
 
+def drawn(rows: list[tuple[int, float, list[float], bool]]) -> tuple[list[float], list[float]]:
+    """Draw messages; return where each was sent, and where each was stored, from left to right.
+
+    A row has a number, when it was sent, when it was stored, and whether it is wrong.
+    """
+    columns = pd.DataFrame(rows, columns=["number", "sent_at", "accepted_at", "is_bad"])
+    svg = plots.timeline(columns.assign(ended_at=None), "Wrong", "hosta", "hostb")
+    dots = [
+        (float(x), float(y))
+        for x, y in re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="([\d.]+)"', svg)
+    ]
+    # The marks of the axis are dots too, at a height of their own.
+    heights = sorted({y for _, y in dots})[:2]
+    above, below = ([x for x, y in dots if y == height] for height in heights)
+    return above, below
+
+
+def test_both_copies_of_one_millisecond_are_visible() -> None:
+    _, stored = drawn([(1, 0.0, [5.0], False), (2, 1.0, [6.0, 6.0], True)])
+
+    assert len(set(stored)) == 3
+
+
+def test_a_message_that_was_stored_late_crosses_the_one_before_it() -> None:
+    sent, stored = drawn([(1, 0.0, [5.0], True), (2, 1.0, [5.0], False)])
+
+    assert sent[0] < sent[1]
+    assert stored[0] > stored[1]
+
+
+def test_messages_are_named_by_the_numbers_of_their_ids() -> None:
+    first_of_sequence = picture()
+    first_of_sequence.messages["number"] = [3481, 3482, 3483]
+
+    svg = draw(first_of_sequence)
+
+    assert "Lost on the way: message 3482" in svg
+    assert ">3481<" in svg
+    assert ">6<" not in svg
+
+
 def test_findings_are_listed_below_with_their_places() -> None:
     page = audit_page(result(lost()), [draw(picture())])
 
     assert page.index("Where") < page.index("hosta") < page.index(f"{SOURCE}\\7")
-    assert "Lost on the way: number 7" in page
+    assert "Lost on the way: message 7" in page
 
 
 def test_names_are_always_text() -> None:
