@@ -15,6 +15,7 @@ from pipeline.commands.archive import archive, replay
 from pipeline.commands.exit_codes import FOUND, apart_from_findings, kinds_of
 from pipeline.commands.job import Job, Progress, job_options, require
 from pipeline.commands.seconds import Seconds
+from pipeline.report.counted import counted
 from qmd.cli.program import ExitCode, Failure, Group
 
 
@@ -117,9 +118,10 @@ def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, report:
     lines = [f"{n:>10,} {kind.replace('_', ' ')}" for kind, n in total.items() if n]
     undecided = int(result.open[result.open.reason != "on_its_way"].messages.sum())
     if any(bad.values()):
-        head = f"{sum(bad.values()):,} findings about messages:"
+        head = f"{counted(sum(bad.values()), 'finding')} about messages:"
     elif undecided:
-        head = f"nothing wrong was found; {undecided:,} messages are undecided for lack of logs"
+        unclear = counted(undecided, "message is", "messages are")
+        head = f"nothing wrong was found; {unclear} undecided for lack of logs"
     else:
         head = "nothing was lost, doubled or reordered"
     return "\n".join([head, *lines, f"see {report}"])
@@ -392,8 +394,9 @@ def _say_result(
     broken = result[BROKEN_FILES]
     rows = {table: len(frame) for table, frame in result.items()}
     text = ", ".join(f"{rows[table]:,} {table.replace('_', ' ')}" for table in tables)
-    known = f", {counts['known']:,} were read before" if counts.get("known") else ""
-    lines = [f"{counts['files']:,} files read{known}"]
+    before = counts.get("known")
+    known = f", {counted(before, 'was', 'were')} read before" if before else ""
+    lines = [f"{counted(counts['files'], 'file')} read{known}"]
     lines += [f"skipped, damaged: {row.file}: {row.reason}" for row in broken.itertuples()]
     job.say(
         {"rows": rows, "broken_files": broken.file.to_list(), "report": report} | counts,

@@ -10,6 +10,7 @@ import pandas as pd
 from pipeline.jobs.archive import Archived
 from pipeline.jobs.replay import Replayed
 from pipeline.report import plots
+from pipeline.report.counted import counted
 from pipeline.report.page import GOOD, UNSURE, Page, size_text, table
 
 Frame = Any
@@ -68,7 +69,7 @@ def _add_verdict(
     total = sum(int(each["rows"]) for each in manifests.values())
     fresh = [each for each in done if not each.was_done]
     span = "one day" if len(days) == 1 else f"{len(days):,} days"
-    sentence = f"{total:,} messages of {span} are in the archive."
+    sentence = f"The archive has {counted(total, 'message')} of {span}."
     if missing:
         sentence += (
             f" {len(missing)} days in between have none."
@@ -76,8 +77,8 @@ def _add_verdict(
             else f" One day in between, {missing[0]}, has none."
         )
     text = (
-        f"This run has archived {sum(each.rows for each in fresh):,} messages of"
-        f" {len(fresh)} days." if fresh else "Nothing has arrived since the last run."
+        f"This run has archived {counted(sum(each.rows for each in fresh), 'message')} of"
+        f" {counted(len(fresh), 'day')}." if fresh else "Nothing has arrived since the last run."
     )  # fmt: skip
     page.verdict(
         UNSURE if missing or any(each.broken for each in done) else GOOD,
@@ -141,11 +142,11 @@ def replay_page(
         return page.html("Made by qmd pipeline run replay,")
     before = done.rows - done.sent
     text = f"This run sent {done.sent:,} of them" + (
-        f"; {before:,} were sent by earlier runs of this job." if before else "."
+        f"; {counted(before, 'was', 'were')} sent by earlier runs of this job." if before else "."
     )
     page.verdict(
         GOOD,
-        f"All {done.rows:,} messages of the slice are in {destination}, in order and once.",
+        f"{destination} has {counted(done.rows, 'message')}: all of the slice, in order and once.",
         text,
         [
             ("messages", f"{done.rows:,}"),

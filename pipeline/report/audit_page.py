@@ -9,6 +9,7 @@ import pandas as pd
 
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditResult
 from pipeline.report import plots
+from pipeline.report.counted import counted
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, link, moment, table
 from pipeline.report.page_filters import Filter, filtered_table
 
@@ -103,7 +104,8 @@ def audit_page(
             "How it looks",
             "One finding of each kind among its neighbours in the stream; the wrong message is"
             " red. Above: when each message was sent; below: when it was stored; a cross: never."
-            " Time runs from left to right, not to scale.",
+            " The numbers are those of the message ids. Time runs from left to right, not to"
+            " scale.",
             *timelines,
         )
     if len(about_hosts) or undecided:
@@ -113,8 +115,9 @@ def audit_page(
     page.section(
         "How this was found",
         "Both ends of every stream were compared by their numbers, not by clocks. Streams that"
-        f" agree were proved from their runs of numbers; {result.suspects:,} were examined message"
-        f" by message. {result.files:,} files were read in {result.seconds:.0f} s.",
+        f" agree were proved from their runs of numbers;"
+        f" {counted(result.suspects, 'was', 'were')} examined message by message."
+        f" {counted(result.files, 'file was', 'files were')} read in {result.seconds:.0f} s.",
     )
     return page.html("Made by qmd pipeline run audit,")
 
@@ -178,7 +181,10 @@ def _add_trend(page: Page, result: AuditResult, earlier: Sequence[EarlierRun]) -
             ["run", "findings", "undecided or on the way", "messages"], [now, *reversed(rows)],
             marked=["findings"], first=10,
         ))  # fmt: skip
-    page.section("The last runs", "The newest first." if earlier else "", *parts)
+    if earlier:
+        page.section("The last runs", "The newest first.", *parts)
+    else:
+        page.section("Tables", "", *parts)
 
 
 def _wrong(counts: Mapping[str, int]) -> int:
@@ -308,10 +314,12 @@ def _steps(
     steps = []
     if len(places):
         worst = places.iloc[0]
-        count = f"{int(worst.lost):,} of the lost" if worst.lost else f"{int(worst.n):,} findings"
+        count = (
+            f"{int(worst.lost):,} of the lost" if worst.lost else counted(int(worst.n), "finding")
+        )
         steps.append(
             f"Where to look first: {worst.from_host} to {worst.to_host}, queue {worst.queue}"
-            f" ({count}); {len(places):,} routes have findings."
+            f" ({count}); {counted(len(places), 'route has', 'routes have')} findings."
         )
         kind = next(kind for kind in KINDS if wrong.get(kind))
         steps.append(f"First remedy, {SHORT[kind]}: {_REMEDIES[kind]}")
@@ -338,17 +346,18 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
     twice = sum(wrong.get(kind, 0) for kind in _TWICE)
     disorder = wrong.get("reordered", 0)
     other = sum(wrong.values()) - lost - twice - disorder
+    unclear = counted(undecided, "message is", "messages are")
     rest = (
-        f" {undecided:,} messages are undecided, because logs are missing."
+        f" {unclear} undecided, because logs are missing."
         if undecided
-        else " Every message is accounted for."
+        else " No message is undecided."
     )
     if not wrong and not undecided:
         return GOOD, "Nothing was lost, doubled or reordered.", "Every message is accounted for."
     if not wrong:
         return (
             UNSURE,
-            f"Nothing wrong was found, but {undecided:,} messages are undecided.",
+            f"Nothing wrong was found, but {unclear} undecided.",
             "Logs are missing or late, as listed below. The messages with complete logs were not"
             " lost, doubled or reordered.",
         )

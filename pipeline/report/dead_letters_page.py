@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.report import plots
+from pipeline.report.counted import counted
 from pipeline.report.page import GOOD, UNSURE, Page, moment, table
 from pipeline.report.shared import broken, left_out, mood_with, real, recent
 
@@ -63,15 +64,16 @@ def _add_verdict(page: Page, tables: Mapping[str, Frame], total: int) -> None:
         ("ended there", f"{left['ended']:,}"),
         ("not kept", f"{gone:,}"),
     ]
+    died = counted(total, "message") + " died"
     if waiting:
         worst = groups.iloc[0]
         hosts = groups[groups.waiting > 0].host.nunique()
         page.verdict(
             UNSURE,
-            f"{waiting:,} dead letters wait, at {hosts:,} hosts; the most, {int(worst.waiting):,},"
+            f"{waiting:,} dead letters wait at {hosts:,} hosts; the most, {int(worst.waiting):,},"
             f" at {worst.host}."
             if hosts > 1
-            else f"{waiting:,} dead letters wait at {worst.host}.",
+            else f"{counted(waiting, 'dead letter waits', 'dead letters wait')} at {worst.host}.",
             f"The largest group: {worst.message_class or 'no class'}, on their way to"
             f" {worst.queue}. {worst.reason or ''}",
             figures,
@@ -84,9 +86,9 @@ def _add_verdict(page: Page, tables: Mapping[str, Frame], total: int) -> None:
         page.verdict(
             mood_with(GOOD, tables),
             "No dead letter waits.",
-            f"{total:,} messages died; all dead letters have left their queues."
+            f"{died}; all dead letters have left their queues."
             if gone < total
-            else f"{total:,} messages died, and their senders asked for no dead letter.",
+            else f"{died}, and no dead letter was asked for.",
             figures,
             left_out(tables),
         )

@@ -40,7 +40,9 @@ def _add_verdict(page: Page, tables: Mapping[str, Frame]) -> None:
                 f" slowest is {slow.from_host} to {slow.to_host}."
             )
         else:
-            sentence = f"No route is slow: 95 of 100 messages of each arrive in {_ms(_SLOW_MS)}."
+            sentence = (
+                f"No route is slow: 95 of 100 messages of each arrive within {_ms(_SLOW_MS)}."
+            )
         page.verdict(
             UNSURE if count else mood_with(GOOD, tables),
             sentence,

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.report import plots
+from pipeline.report.counted import counted
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, table
 from pipeline.report.shared import broken, left_out, mood_with
 
@@ -39,11 +40,12 @@ def slo_page(tables: Mapping[str, Frame]) -> str:
 
 
 def _add_verdict(page: Page, found: Frame, tables: Mapping[str, Frame]) -> None:
-    counted = found[found.messages > 0]
-    missed = counted[~counted.is_met.astype(bool)]
-    near = counted[counted.is_met.astype(bool) & (counted.budget_used_percent >= _NEARLY)]
+    measured = found[found.messages > 0]
+    missed = measured[~measured.is_met.astype(bool)]
+    near = measured[measured.is_met.astype(bool) & (measured.budget_used_percent >= _NEARLY)]
     steps = [
-        f"{row.objective}: {row.late:,} of {row.messages:,} messages were late."
+        f"{row.objective}: {row.late:,} of {counted(row.messages, 'message was', 'messages were')}"
+        " late."
         " `qmd pipeline run latency` shows the stage and the route that take the time."
         for row in missed.itertuples()
     ]
@@ -60,7 +62,7 @@ def _add_verdict(page: Page, found: Frame, tables: Mapping[str, Frame]) -> None:
         mood = BAD
         sentence = f"{len(missed)} of {len(found)} objectives are missed."
         text = "They are listed first."
-    elif not len(counted):
+    elif not len(measured):
         mood, sentence = UNSURE, "No message counts for any objective yet."
         text = "Check the names of hosts and queues in the file of objectives."
     else:

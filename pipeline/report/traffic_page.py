@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.report import plots
+from pipeline.report.counted import counted
 from pipeline.report.page import GOOD, UNSURE, Page, size_text, table
 from pipeline.report.shared import broken, left_out, mood_with, recent
 
@@ -43,15 +44,15 @@ def _add_verdict(page: Page, tables: Mapping[str, Frame]) -> None:
             f"Check the receivers of {first.queue} at {first.host}, or raise its quota (qmd queue)."
         )
     elif waiting:
-        sentence = f"{waiting:,} messages wait, and no queue fills up."
+        sentence = f"{counted(waiting, 'message waits', 'messages wait')}, and no queue fills up."
         text = "The forecast is a straight line through the last two weeks."
     else:
         sentence, text = "Nothing waits.", "Every queue is empty when the logs end."
     if len(old):
         oldest = old.sort_values("backlog_hours", ascending=False).iloc[0]
         steps.append(
-            f"{len(old):,} queues have not been empty for a day or more; the longest,"
-            f" {oldest.queue} at {oldest.host}, for {_hours_text(oldest.backlog_hours)}."
+            f"{counted(len(old), 'queue has', 'queues have')} not been empty for a day or more; the"
+            f" longest, {oldest.queue} at {oldest.host}, for {_hours_text(oldest.backlog_hours)}."
         )
     page.verdict(
         UNSURE if len(full) or len(old) else mood_with(GOOD, tables),

@@ -163,7 +163,7 @@ def replay_with_jobs(daemon: Daemon, qm: blocking.Blocking, folder: Path, lake: 
     assert len(qm.peek("red", 0, 100)) == 15
     sent = parquet.read_table(report / "slice.parquet")
     assert sum(sent.column("messages").to_pylist()) == 15
-    assert "All 15 messages of the slice are in red" in (report / "report.html").read_text()
+    assert "red has 15 messages: all of the slice" in (report / "report.html").read_text()
     days = job(daemon, "archive", "--input", lake, "--output", where)["days"]
     assert all(
         day["was_done"] for day in days
