@@ -186,10 +186,10 @@ class PacketReader:
             elif self._must_wait_for_ahead():
                 return
             else:
-                self._begin_turn()
-                own_max = (
-                    self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._processed
-                )
+                # It has waited for this turn. The turns of large packets come between those that
+                # the scheduler counts, which have none if this is the only connection.
+                self._turn, self._processed = self._turns.serial, 0
+                own_max = self._packets_max if self._is_heavy else TURN_PACKETS_MAX
                 if not self._reputation.is_trusted:
                     own_max = 1 if self._was_long else TURN_PACKETS_MIN
                 self._process(min(own_max, packets_max), now)

@@ -50,9 +50,12 @@ class Turns:
         self.waiting.append((member, kind))
 
     def serve(self, now: float = 0.0) -> Class:
-        """Give the first waiting member its turn; return its class."""
-        self.serial += 1
+        """Give the first waiting member its turn; return its class.
+
+        Turns of large packets come between those that the scheduler counts.
+        """
         member, kind = self.waiting.pop(0)
+        self.serial += kind is not Class.BULK
         member.take_turn(now, 1000)
         return kind
 
@@ -244,6 +247,18 @@ def test_large_packets_take_turns_of_their_own() -> None:
     assert setup.turns.serve() is Class.BULK
     assert setup.processed == [2, 1]
     assert setup.transport.is_read
+
+
+def test_a_session_of_large_packets_alone_goes_on_after_a_turn_of_packets() -> None:
+    setup = Setup()
+    setup.connection.session.announced_window = 10 * TURN_PACKETS_MAX
+
+    for _ in range(2 * TURN_PACKETS_MAX):
+        read_large(setup)
+        assert setup.turns.serve() is Class.BULK
+        assert not setup.turns.waiting
+
+    assert sum(setup.processed) == 2 * TURN_PACKETS_MAX
 
 
 def read_large(setup: Setup) -> bytes:
