@@ -42,6 +42,7 @@ class Load:
 
     messages: int = 60_000
     body_bytes: int = 1024
+    unconfirmed: int = 1000  # messages that the client sends without a confirmation
     delivery: str = "transactional"
     window_size: int | None = None  # of the sessions; None: the default
     events: bool = True  # whether the daemons keep events
@@ -116,7 +117,7 @@ async def throughput(a: Daemon, b: Daemon, load: Load, messages: int) -> dict[st
         await nothing_is_left(here, there)
     cpu_s = [daemon.cpu_s() - before for daemon, before in zip((a, b), before_s, strict=True)]
     return {
-        "messages_per_s": round(messages / (received["last_ns"] - sent["first_ns"]) * 1e9),
+        "messages_per_s": round(messages / (received["last_ns"] - sent["first_ns"]) * 1e9, 1),
         "daemons_cpu_s_per_1000": round(sum(cpu_s) / messages * 1000, 4),
         "daemon_us_per_message": [round(each / messages * 1e6, 1) for each in cpu_s],
         "client_us_per_message": [
@@ -153,6 +154,7 @@ async def _exchange(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run both clients; return the reports of the sending and of the receiving one."""
     common = ("--messages", str(messages), "--body-bytes", str(load.body_bytes))
+    common += ("--unconfirmed", str(load.unconfirmed))
     async with (
         _client("receive", b, QUEUE, *common) as receiver,
         _client(

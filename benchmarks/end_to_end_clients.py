@@ -25,8 +25,7 @@ import uvloop
 from qmd.client import Taken, connect
 from qmd.client.new_message import DeliveryName
 
-WINDOW_MESSAGES = 1000  # sent and not yet confirmed
-TAKE_MESSAGES = 250
+UNCONFIRMED_MESSAGES = 1000  # sent and not yet confirmed; a take asks for a quarter
 TAKES_AHEAD = 4  # takes with an unfinished removal
 PATIENCE_S = 20.0
 
@@ -40,6 +39,7 @@ async def send(
     messages: int,
     body_bytes: int,
     delivery: DeliveryName,
+    unconfirmed: int = UNCONFIRMED_MESSAGES,
     rate_per_s: float = 0.0,
 ) -> dict[str, Any]:
     """Send as fast as the window allows, or at a steady pace without waiting for confirmations."""
@@ -47,7 +47,7 @@ async def send(
     async with connect(socket) as here:
         print("ready", flush=True)
         cpu_s, first_ns = _cpu_s(), time.monotonic_ns()
-        async with here.sender(destination, window=WINDOW_MESSAGES) as sender:
+        async with here.sender(destination, window=unconfirmed) as sender:
             for number in range(messages):
                 if rate_per_s:
                     due_ns = first_ns + int(number / rate_per_s * 1e9)
@@ -58,7 +58,13 @@ async def send(
 
 
 async def receive(
-    socket: Path, queue: str, *, messages: int, body_bytes: int, times: Path | None = None
+    socket: Path,
+    queue: str,
+    *,
+    messages: int,
+    body_bytes: int,
+    unconfirmed: int = UNCONFIRMED_MESSAGES,
+    times: Path | None = None,
 ) -> dict[str, Any]:
     """Take, check and remove; a message counts as received when its removal is on the disk.
 
@@ -79,7 +85,7 @@ async def receive(
         cpu_s = _cpu_s()
         removals: deque[asyncio.Task[None]] = deque()
         while len(given_ms) < messages:
-            taken = await there.take(queue, TAKE_MESSAGES, timeout_s=PATIENCE_S)
+            taken = await there.take(queue, max(unconfirmed // 4, 1), timeout_s=PATIENCE_S)
             if not taken:
                 raise RuntimeError(f"after {len(given_ms)} of {messages} messages no more came")
             now_ns = time.monotonic_ns()
@@ -131,6 +137,7 @@ def main() -> None:
     parser.add_argument("queue")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--body-bytes", type=int, required=True)
+    parser.add_argument("--unconfirmed", type=int, default=UNCONFIRMED_MESSAGES)
     parser.add_argument("--delivery", default="transactional")
     parser.add_argument("--rate-per-s", type=float, default=0.0)
     parser.add_argument("--times", type=Path, help="a file for the times of each message")
@@ -140,11 +147,8 @@ def main() -> None:
         del given["times"]
         report = uvloop.run(send(socket, queue, **given))
     else:
-        messages, body_bytes = given["messages"], given["body_bytes"]
-        times = given["times"]
-        report = uvloop.run(
-            receive(socket, queue, messages=messages, body_bytes=body_bytes, times=times)
-        )
+        del given["delivery"], given["rate_per_s"]
+        report = uvloop.run(receive(socket, queue, **given))
     print(json.dumps(report), flush=True)
 
 

@@ -7,6 +7,7 @@
     queues        messages to and from a daemon with so many queues; its status and its start
     fan-out       one send to so many queues of another host, until it is durable
     sizes         bodies of so many bytes: the rate, and the memory for those under way
+    sizes-between the same between two hosts
     backlog       messages to and from a queue in which so many wait; its status and its start
     host-away     messages to a host that is away, for which so many wait, and its return
     idle          memory and start of a daemon with nothing to do (one point)
@@ -32,7 +33,7 @@ from typing import Any
 
 import structlog
 
-from benchmarks import bare_loop, bench_many, pair, scale_backlogs
+from benchmarks import bare_loop, bench_many, pair, scale_backlogs, scale_sizes
 from benchmarks.many_queues import measure as measure_queues
 from benchmarks.meter import Meter, Point
 from benchmarks.peers.report import markdown, text
@@ -46,9 +47,7 @@ SESSION_MESSAGES = 6000
 POLL_PART = 0.1  # of the time so far, between two looks
 PROVEN = 10  # messages of each session before: until 8 were useful, it shares slices with others
 QUEUE = "scale"
-KIB, MIB = 1024, 1024 * 1024
-SIZES_BYTES = 64 * MIB  # sent for each size, or MESSAGES if these are fewer
-IN_FLIGHT = 16  # large bodies that are sent without an answer
+KIB = 1024
 
 Curve = list[Point]  # the first figure is the place on the axis
 
@@ -157,34 +156,6 @@ async def fan_out(count: int) -> Point:
     }
 
 
-async def sizes(size: int) -> Point:
-    count, body = max(min(MESSAGES, SIZES_BYTES // size), IN_FLIGHT), os.urandom(size)
-    async with a_daemon() as daemon, daemon.client() as client:
-        window = min(IN_FLIGHT, count) if size >= MIB else 200
-        idle_mb = daemon.rss_mb()
-        meter = Meter(daemon)
-        async with client.sender(QUEUE, window=window) as sender:
-            for _ in range(count):
-                await sender.send(body, delivery="recoverable")
-        sent, peak_mb = meter.of(count), daemon.peak_rss_mb()
-        meter = Meter(daemon)
-        left = count
-        while left:
-            left -= len(await client.receive_many(QUEUE, limit=min(window, left)))
-        received = meter.of(count)
-        rates = sent["messages/s"] * size / 1e6, received["messages/s"] * size / 1e6
-        in_flight_mb = window * size / 1e6
-        return {
-            "bytes": size,
-            "send, MB/s": round(rates[0], 1),
-            "receive, MB/s": round(rates[1], 1),
-            "send: CPU µs a message": sent["CPU µs a message"],
-            "receive: CPU µs a message": received["CPU µs a message"],
-            "in flight, MB": round(in_flight_mb, 1),
-            "memory above idle, MB": round(max(peak_mb, daemon.peak_rss_mb()) - idle_mb, 1),
-        }
-
-
 async def idle(_: int) -> Point:
     with tempfile.TemporaryDirectory(prefix="qmd-scale-") as folder:
         daemon = pair.Daemon(Path(folder) / "a", "a")
@@ -211,7 +182,8 @@ CURVES: dict[str, tuple[Measure, tuple[int, ...], tuple[int, ...]]] = {
     "sessions": (sessions, (1, 10, 100, 1000), ()),
     "queues": (queues, (10, 1000, 10_000), (32_000,)),
     "fan-out": (fan_out, (1, 10, 100, 1000), ()),
-    "sizes": (sizes, (KIB, 16 * KIB, 256 * KIB, MIB, 4 * MIB - 4096), ()),
+    "sizes": (scale_sizes.local, scale_sizes.SIZES, ()),
+    "sizes-between": (scale_sizes.between, scale_sizes.SIZES, ()),
     "backlog": (scale_backlogs.local, (0, 100_000, 1_000_000), (10_000_000,)),
     "host-away": (scale_backlogs.outgoing, (0, 100_000, 1_000_000), (10_000_000,)),
     "idle": (idle, (1,), ()),
