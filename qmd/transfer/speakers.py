@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qmd.peers.origins import Origins
     from qmd.peers.relays import Relays
     from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.way import Way
 
 
 class Speakers:
@@ -82,7 +83,13 @@ class Speakers:
         known = {link.remote_id, queue.known_peer, *link.acknowledgers} - {None}
         assert connection.session is not None
         if acker != connection.session.remote_id:
-            return acker in known or (not known and link.leaves_over(connection))
+            # The relay that carries the messages may bring the acknowledgments of a destination
+            # that lost its disk and has another GUID, over any of its sessions: it chooses them.
+            return (
+                acker in known
+                or _is_carried_by(link, connection)
+                or (not known and link.leaves_over(connection))
+            )
         primary = self._origins.primary(acker)
         if not known and link.remote_id is None:
             # Relays carry the messages, and this run does not know yet where they lead. Besides the
@@ -96,3 +103,15 @@ class Speakers:
         return not self._origins.is_proven(acker, primary or "") and (
             connection.host in link.resolved
         )
+
+
+def _is_carried_by(link: Way, connection: PeerConnection) -> bool:
+    """Return whether the other end of a session is the one that the messages of a link go to now.
+
+    That may be over another session: each of two hosts may have begun one.
+    """
+    used = link.connection
+    if used is None or used.session is None or connection.session is None:
+        return False
+    there = (connection.session.remote_id, connection.origin)
+    return (used.session.remote_id, used.origin) == there

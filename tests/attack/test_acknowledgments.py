@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.attack.stream_scenes import (
 from tests.process import wire
 from tests.process.data_folder import held_disk
 from tests.process.harness import DEADXACT, Hosts
+from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager
 
 
@@ -186,3 +188,100 @@ def test_forged_final_acks_about_messages_for_a_qmd_change_nothing(
     assert keyed.sender.count(DEADXACT) == 0
     assert keyed.receiver.bodies("orders") == [b"1"]
     eventually(lambda: awaiting() == 0, "the genuine final ack")
+
+
+ROUTED = "DIRECT=OS:b.example\\private$\\q"
+OTHER_RELAY = "127.0.0.4"
+
+
+class Routed:
+    """Messages that leave over a relay; the destination behind it has acknowledged the first."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.relay, self.destination = hosts.remote(), hosts.remote()
+        self.relay.relayed = True  # it brings acknowledgments of others
+        listener = self.relay.listen()
+        self.daemon = hosts.daemon(
+            delivery={**FAST["delivery"], "resend": ["1h"]},
+            routing={"routes": [f"*.example via 127.0.0.1:{listener.port}"]},
+            peers={"relays": [OTHER_RELAY]},
+        )
+        self.daemon.send_all(ROUTED, [b"1", b"2", b"3"], "--transactional", "--dead-letter")
+        self.peer = listener.accept()
+        self.messages = self.peer.receive_many(3)
+        self.bring(self.peer, self.destination.guid, 1)
+        self.peer.wait_stored()
+        assert self.counts() == (2, 1)
+
+    def counts(self) -> tuple[int, int]:
+        """Return the numbers of messages without an order ack, and without a final ack."""
+        (facts,) = self.daemon.json("outgoing", "show", ROUTED)
+        return facts["messages"], facts["awaiting"]
+
+    def bring(self, peer: Peer, source: bytes, number: int, final: Iterable[int] = ()) -> None:
+        """Send an order ack and final acks in the name of a queue manager, with all knowledge."""
+        transaction = self.messages[0].transaction
+        assert transaction is not None
+        peer.send(
+            wire.order_ack(
+                source=source,
+                message_id=peer.owner.next_id(),
+                sequence_id=transaction.sequence_id,
+                number=number,
+            )
+        )
+        for message, message_class in itertools.product(self.messages, final):
+            peer.send(
+                wire.final_ack(
+                    source=source,
+                    message_id=peer.owner.next_id(),
+                    message_class=message_class,
+                    of=message,
+                )
+            )
+
+
+@pytest.mark.parametrize("stated", ["another GUID", "that of the destination", "that of the relay"])
+def test_only_the_relay_of_messages_brings_acknowledgments_of_another_destination(
+    hosts: Hosts, stated: str
+) -> None:
+    routed = Routed(hosts)
+    known, relay, new = routed.destination.guid, routed.relay.guid, os.urandom(16)
+    guid = {"another GUID": new, "that of the destination": known, "that of the relay": relay}
+    attacker = hosts.remote(guid[stated]).connect(routed.daemon.port, source=HOSTILE)
+    attacker.owner.relayed = True
+    for source in (known, relay, new):
+        routed.bring(attacker, source, 3, FINAL_CLASSES)
+    attacker.wait_stored()
+
+    assert routed.counts() == (2, 1)
+    assert routed.daemon.count(DEADXACT) == 0
+
+
+@pytest.mark.parametrize("stated", ["a GUID of its own", "that of the relay of the messages"])
+def test_another_relay_brings_acknowledgments_of_the_known_destination_only(
+    hosts: Hosts, stated: str
+) -> None:
+    routed = Routed(hosts)
+    other = hosts.remote(None if stated == "a GUID of its own" else routed.relay.guid)
+    other.relayed = True
+    peer = other.connect(routed.daemon.port, source=OTHER_RELAY)
+    for source in (routed.relay.guid, other.guid, os.urandom(16)):
+        routed.bring(peer, source, 3, FINAL_CLASSES)
+    peer.wait_stored()
+    assert routed.counts() == (2, 1)
+    assert routed.daemon.count(DEADXACT) == 0
+
+    routed.bring(peer, routed.destination.guid, 3)
+    peer.wait_stored()
+    assert routed.counts() == (0, 3)
+
+
+def test_a_relay_does_not_acknowledge_as_a_destination_over_another_session(hosts: Hosts) -> None:
+    routed = Routed(hosts)
+    second = routed.relay.connect(routed.daemon.port, source="127.0.0.1")
+    routed.bring(second, routed.relay.guid, 3, FINAL_CLASSES)
+    second.wait_stored()
+
+    assert routed.counts() == (2, 1)
+    assert routed.daemon.count(DEADXACT) == 0

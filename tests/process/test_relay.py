@@ -32,6 +32,13 @@ def until_sent(daemon: Daemon, destination: str) -> None:
         time.sleep(LOOK_S)
 
 
+def until_confirmed(daemon: Daemon, destination: str) -> None:
+    deadline = time.monotonic() + END_S
+    while daemon.json("outgoing", "show", destination)[0]["awaiting"]:
+        assert time.monotonic() < deadline, "the final ack does not count"
+        time.sleep(LOOK_S)
+
+
 def as_passed_on(message: wire.Message) -> bytes:
     """Return a message as a relay forwards it: without session header, and with one more hop."""
     packet = bytearray(message.raw)
@@ -131,10 +138,36 @@ def test_a_relay_that_connects_first_after_a_restart_brings_acknowledgments(host
         until_sent(a, DESTINATION)
         to_a.send(as_passed_on(to_b.final_acks[-1]))
 
-        deadline = time.monotonic() + END_S
-        while a.json("outgoing", "show", DESTINATION)[0]["awaiting"]:
-            assert time.monotonic() < deadline, "the final ack does not count"
-            time.sleep(LOOK_S)
+        until_confirmed(a, DESTINATION)
+
+
+def test_a_destination_that_lost_its_disk_acknowledges_over_any_session_of_the_relay(
+    hosts: Hosts,
+) -> None:
+    """It has another GUID, and the session of the relay does not carry the messages."""
+    with RemoteQueueManager() as relay:
+        listener = relay.listen()
+        route = {"routes": [f"*.example via 127.0.0.1:{listener.port}"]}
+        a = hosts.daemon(delivery=QUICK, routing=route)
+        to_a, second = None, None
+        for body in (b"before", b"after"):
+            b = hosts.daemon(delivery=QUICK, peers=FROM_RELAYS)  # each has a GUID of its own
+            b.create("orders", transactional=True)
+            a.send(DESTINATION, body, "--transactional", "--dead-letter")
+            to_a = to_a or listener.accept()
+            message = to_a.receive()
+            far_side = hosts.remote(relay.guid)
+            far_side.relayed = True
+            to_b = far_side.connect(b.port)
+            to_b.send(as_passed_on(message))
+            to_b.wait(lambda peer=to_b: bool(peer.order_acks))
+            (second or to_a).send(as_passed_on(to_b.order_acks[-1]))
+            until_sent(a, DESTINATION)
+            assert b.bodies("orders") == [body]
+            to_b.wait(lambda peer=to_b: bool(peer.final_acks))
+            (second or to_a).send(as_passed_on(to_b.final_acks[-1]))
+            until_confirmed(a, DESTINATION)
+            second = relay.connect(a.port)
 
 
 def test_a_relay_that_is_killed_repeatedly_forwards_every_message_once(hosts: Hosts) -> None:

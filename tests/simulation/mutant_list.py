@@ -922,6 +922,13 @@ MUTANTS = (
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
+        "a relay brings acknowledgments of a new destination over the carrying session only",
+        "qmd/transfer/speakers.py",
+        "                or _is_carried_by(link, connection)\n",
+        "",
+        "tests/process/test_relay.py",
+    ),
+    Mutant(
         "a release includes messages beyond it",
         "qmd/transfer/release.py",
         "last = messages[-1].key\n            batch.outgoing.delete_range(",

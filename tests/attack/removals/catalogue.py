@@ -9,6 +9,7 @@ from tests.attack.removals import (
     path,
     peer,
     port,
+    relay,
     srmp,
     tokens,
 )
@@ -16,6 +17,7 @@ from tests.attack.removals import (
 ALL = (
     *port.REMOVALS,
     *peer.REMOVALS,
+    *relay.REMOVALS,
     *origins.REMOVALS,
     *path.REMOVALS,
     *local.REMOVALS,
