@@ -7,6 +7,8 @@
 import ast
 import gc
 import os
+import sys
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,27 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # libraries report what is left at the end as leaked
+
+
+_failed: set[str] = set()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Free what a failed test has left open, which would make a later test fail by a warning.
+
+    The traceback keeps the variables of the test, and is in a circle with them.
+    """
+    if nodeid in _failed:
+        for name in ("last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist may be missing
