@@ -181,13 +181,14 @@ def test_unfinished_requests_take_no_more_than_their_budget(hosts: Hosts):
     daemon = hosts.daemon(memory={"requests": "32MB"})
     daemon.create("plain")
     before = resident_bytes(daemon.pid)
-    clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(30)]
+    # The last request waits for the end of each of these: twice CHECKED_S of qmd/runtime/budget.py.
+    clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(3)]
     try:
         press_on([each.sock for each in clients], struct.pack("<I", 60 * MB) + bytes(59 * MB))
 
         held = daemon.json("status")[0]["memory"]["requests"]
         assert 8 * MB < held["bytes"] < 90 * MB  # the oldest connection continues
-        assert resident_bytes(daemon.pid) - before < 250 * MB
+        assert resident_bytes(daemon.pid) - before < 120 * MB
         daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
     finally:
         for each in clients:
