@@ -40,8 +40,7 @@ def imports(name: str, source: str, *, is_package: bool, known: Set[str]) -> Ite
 
     `from a import b` is the module a.b where `known` has it, else a.
     """
-    kinds = (ast.Import, ast.ImportFrom, ast.If)
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    nodes = list(_statements(ast.parse(source)))
     typed = [node for node in nodes if isinstance(node, ast.If) and _is_for_types(node)]
     lines = {line for node in typed for line in range(node.lineno, (node.end_lineno or 0) + 1)}
     for node in nodes:
@@ -53,6 +52,14 @@ def imports(name: str, source: str, *, is_package: bool, known: Set[str]) -> Ite
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 yield Import(full if full in known else base, node.lineno, node.lineno in lines)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements in `node`: no expression has an import, and most nodes are of one."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for each in getattr(node, field, ()):
+            yield each
+            yield from _statements(each)
 
 
 def _is_for_types(node: ast.If) -> bool:
