@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ VERSION = 1  # of the schema: a newer version may give the same names another me
 
 #: The values of columns that an older or a smaller log lacks.
 _OPTIONAL = {"label": "", "correlation_id": "", "transaction": "", "reason": "", "to_queue": ""}
+
+
+#: Files that `qmd ship` writes beside the events; an input may hold several of its folders.
+SHIPPED_BESIDE = re.compile(r"(?:^|/)(?:journal|inventory)/day=")
 
 
 class Unreadable(Exception):
@@ -75,7 +80,7 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
             below = path[len(root) :].strip("/") or path.rsplit("/", 1)[-1]
             if any(part.startswith(("_", ".")) for part in below.split("/")):
                 continue
-            if below.startswith(("journal/", "inventory/")):
+            if below.startswith(("journal/", "inventory/")) or SHIPPED_BESIDE.search(below):
                 continue  # `qmd ship` writes them beside the events
             if not path.endswith((".parquet", *_TEXT)) or is_result(path):
                 continue
@@ -169,6 +174,21 @@ def check(path: str, *, whole: bool = False) -> None:
         raise
     except _BROKEN as error:
         raise Unreadable(path, _first_line(error)) from error
+
+
+def read_rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return all rows of a small Parquet file.  Raises Unreadable, also if it lacks a column."""
+    try:
+        with open_parquet(path) as file:
+            table = file.read()
+    except FileNotFoundError:
+        raise
+    except _BROKEN as error:
+        raise Unreadable(path, _first_line(error)) from error
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise Unreadable(path, f"it has no column {missing[0]}")
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 # pyarrow's own errors are subclasses of ValueError and OSError; those of a compressed file that is

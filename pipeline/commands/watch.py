@@ -259,7 +259,7 @@ class Watching:
                 raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
             fresh, inventories = state.unseen(files), presence.find(job.inputs)
             # Those of an idle queue manager keep their name and have another time.
-            present = presence.read(inventories)
+            present, _ = presence.read(inventories)
             if fresh or draft.before is None or not present.equals(self.inventories):
                 chosen = AuditSettings(timelines=5)
                 with LocalEngine() as engine:

@@ -94,7 +94,8 @@ def audit(
     begun = time.monotonic()
     tasks = settings.tasks or tasks_for(engine, files)
     progress(f"reading {len(files)} files")
-    state.inventories = presence.newest(state.inventories, presence.read(inventories))
+    present, unread = presence.read(inventories)
+    state.inventories = presence.newest(state.inventories, present)
     state.epochs = learned(files, state.epochs)
     histories = _histories(files, earlier, state)
     doubtful = histories.doubtful(state.epochs)
@@ -122,6 +123,8 @@ def audit(
     found.unreadable |= broken
     both = dict.fromkeys(state.copied, -int(END))
     both |= histories.both_until(engine, state.copied, found.unreadable)
+    whole = [file for file in files if file.path not in found.unreadable]
+    found.unreadable |= unread
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
     engine.spare_memory()
@@ -131,13 +134,12 @@ def audit(
     finally:
         engine.release()
     judged.events = found.events
-    judged.files = len(files) - len(found.unreadable)
+    judged.files = len(whole)
     judged.suspects = suspects
     for picture in judged.timelines:
         labels = Labels(found, routes)
         picture.from_host = labels.host(picture.source)
         picture.to_host = labels.host(picture.host)
-    whole = [file for file in files if file.path not in found.unreadable]
     state.learn(whole, found, routes, judged.segments, judged.kept)
     judged.seconds = time.monotonic() - begun
     return judged

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pipeline.events import hash_of
+from pipeline.events import Unreadable, hash_of, read_rows
 from pipeline.jobs.audit.facts import GONE, Role
 from pipeline.jobs.audit.settled import Numbers, Stretches
 from pipeline.stores import store_at
@@ -39,15 +39,24 @@ MISSED = ["host", "source", "number", "block", "at_ms", "queue"]
 #: All events from before `taken_at_ms` are in blocks up to `block`; 0: not known.
 INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last", "taken_at_ms"]
 
-_NAMED = re.compile(r"([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$")
+#: The columns that an inventory of every release has; no row has a null in the first four.
+_OF_FILE = ("queue_manager", "epoch", "block", "at_ms", "source", "first", "last")
+_NAMED = re.compile(
+    r"(?:^|/)inventory/day=[^/]+/host=[^/]+/([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$"
+)
+_EVENTS = "/events"
 
 
 def find(inputs: Sequence[str]) -> list[str]:
-    """Return the newest inventory of each queue manager below `inputs`, as paths or URLs."""
+    """Return the newest inventory of each queue manager below `inputs`, as paths or URLs.
+
+    An input may be a folder of `qmd ship`, its folder `events`, or a folder that holds several.
+    """
     newest: dict[str, tuple[tuple[int, int], str]] = {}
     for each in inputs:
         fs, root, is_local = store_at(each)
-        for path in fs.glob(f"{root}/inventory/day=*/host=*/*.parquet"):
+        beside = f"{root[: -len(_EVENTS)]}/inventory" if root.endswith(_EVENTS) else root
+        for path in {*fs.find(root), *fs.find(beside)}:
             if named := _NAMED.search(str(path)):
                 position = int(named[2] or 1), int(named[3])
                 where = str(path) if is_local else fs.unstrip_protocol(path)
@@ -55,27 +64,32 @@ def find(inputs: Sequence[str]) -> list[str]:
     return [path for _, path in newest.values()]
 
 
-def read(paths: Sequence[str]) -> Frame:
-    """Return inventories as `INVENTORY`.  A file that cannot be read is left out."""
-    from pipeline.events import open_parquet
+def read(paths: Sequence[str]) -> tuple[Frame, dict[str, str]]:
+    """Return inventories as `INVENTORY`, and path -> error of those that cannot be read.
 
+    An audit without an inventory accuses nobody falsely, but misses messages that vanished.
+    """
     rows: list[tuple[int, ...]] = []
+    broken: dict[str, str] = {}
     for path in paths:
         try:
-            with open_parquet(path) as file:
-                listed = file.read().to_pylist()
-        except (OSError, ValueError):
-            continue  # an audit without it finds less, and nothing wrong
-        hashes = {text: hash_of(text) for each in listed if (text := each["source"])}
-        rows += [
-            (
-                hash_of(each["queue_manager"]), each["epoch"], each["block"], each["at_ms"],
-                hashes.get(each["source"], 0), each["first"] or 0, each["last"] or 0,
-                each.get("taken_at_ms") or 0,
-            )
-            for each in listed
-        ]  # fmt: skip
-    return pd.DataFrame(rows, columns=INVENTORY).astype(np.int64)
+            rows += _rows(path)
+        except Unreadable as error:
+            broken[path] = error.why
+    return pd.DataFrame(rows, columns=INVENTORY).astype(np.int64), broken
+
+
+def _rows(path: str) -> list[tuple[int, ...]]:
+    listed = read_rows(path, _OF_FILE)
+    hashes = {text: hash_of(text) for each in listed if (text := each["source"])}
+    return [
+        (
+            hash_of(each["queue_manager"]), each["epoch"], each["block"], each["at_ms"],
+            hashes.get(each["source"], 0), each["first"] or 0, each["last"] or 0,
+            each.get("taken_at_ms") or 0,
+        )
+        for each in listed
+    ]  # fmt: skip
 
 
 def newest(*frames: Frame) -> Frame:
