@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from pipeline.source.option_names import is_option, spelled, why_not
 
 RECONNECT_S = 60.0
 SECRETS = ("tokenFile", "tokenEnv", "caFile", "certificateFile", "keyFile")
+#: Options whose absence means something else: an empty one is a variable that is not set.
+_NEVER_EMPTY = (*SECRETS, "jobId", "destination", "delivery", "startingFrom")
+_NUMBER = re.compile(r"-?[0-9]{1,30}")  # `int` also takes "1_000", and digits of other scripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class GivenOptions:
         for name in self.given:
             if not is_option(name, use):
                 raise option_error(spelled(name), why_not(name, use))
+        for name in _NEVER_EMPTY:
+            if not self.given.get(name.lower(), "x").strip():
+                raise option_error(name, "is empty; give it a value, or leave it out")
 
     def truth(self, name: str, *, default: bool) -> bool:
         said = self.given.get(name.lower())
@@ -60,10 +67,9 @@ class GivenOptions:
         said = self.given.get(name.lower())
         if said is None:
             return default
-        try:
-            number = int(said)
-        except ValueError:
-            raise option_error(name, f"is {said!r}; it is a whole number") from None
+        if not _NUMBER.fullmatch(said.strip()):
+            raise option_error(name, f"is {said!r}; it is a whole number")
+        number = int(said)
         if not at_least <= number <= at_most:
             raise option_error(name, f"is {number}; it is {at_least} to {at_most}")
         return number
@@ -161,7 +167,10 @@ def names_of(said: Any, option: str = "queue") -> list[str]:
     text = str(said).strip()
     if text.startswith("["):
         try:
-            return [str(one) for one in json.loads(text)]
+            names = json.loads(text)
         except (ValueError, RecursionError):
             raise option_error(option, f"is {text!r}, which is no list of JSON") from None
+        if not all(isinstance(one, str) for one in names):
+            raise option_error(option, f"is {text!r}; the names in the list are texts")
+        return list(names)
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -34,6 +34,8 @@ from pipeline.source.option_values import (
     names_of,
 )
 from pipeline.source.where import parse_where
+from protocol.errors import InvalidName
+from protocol.names.format_name import Suffix, parse_destination
 
 MESSAGES_A_TRIGGER = 20_000
 
@@ -440,4 +442,9 @@ def _is_source(one: Any) -> bool:
 
 
 def _is_journal(queue: str) -> bool:
-    return queue.lower().rstrip("$").endswith(("journal",)) and (";" in queue or "\\" in queue)
+    """Return whether this spelling names a journal, and not a queue with such a name."""
+    try:
+        name = parse_destination(queue, local_host=".")
+    except InvalidName:  # a pattern, or wrong, which the queue manager says
+        return False
+    return getattr(name, "suffix", None) is Suffix.JOURNAL

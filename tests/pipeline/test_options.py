@@ -57,6 +57,11 @@ def test_an_option_of_another_use_is_refused():
         ({"queue": "orders*;journal"}, "has the pattern 'orders*;journal', and patterns stand"),
         ({"kind": "events", "bodyFormat": "text"}, '"bodyFormat" needs the bodies of messages'),
         ({"queue": ""}, '"queue" is missing'),
+        ({"queue": "[null]"}, "\"queue\" is '[null]'; the names in the list are texts"),
+        ({"partitions": "1_000"}, "\"partitions\" is '1_000'; it is a whole number"),
+        ({"partitions": "\u0663"}, "it is a whole number"),
+        ({"tokenEnv": ""}, '"tokenEnv" is empty; give it a value, or leave it out'),
+        ({"caFile": " "}, '"caFile" is empty; give it a value, or leave it out'),
     ],
 )
 def test_an_invalid_value_is_refused_with_its_option(options, said):
@@ -277,7 +282,19 @@ def test_each_queue_manager_may_have_other_queues():
 
 @pytest.mark.parametrize(
     ("queue", "shared"),
-    [("orders", False), ("orders;journal", True), ("orders;journal,orders", False)],
+    [
+        ("orders", False),
+        ("orders;journal", True),
+        ("orders;journal,orders", False),
+        ("system$;JOURNAL", True),
+        (r"hosta\private$\orders\Journal$", True),
+        (r"DIRECT=OS:hosta\private$\orders;journal", True),
+        (r"private$\salesjournal", False),
+        (r"private$\journal", False),
+        (r"DIRECT=OS:hosta\private$\journal", False),
+        ("orders;myjournal", False),
+        (r"private$\*journal", False),
+    ],
 )
 def test_messages_of_journals_are_not_removed(queue, shared):
     assert stream(queue=queue).shared is shared
@@ -317,3 +334,16 @@ def test_a_known_queue_manager_is_waited_for_during_its_start(tmp_path):
         Connection(place, patient=True)
     assert (tmp_path / "there").exists(), "it has not waited"
     started.join()
+
+
+@pytest.mark.parametrize("option", ["jobId", "destination", "delivery", "tokenFile"])
+def test_an_empty_value_of_a_write_is_refused(option):
+    """An empty `jobId`, of a variable that is not set, would let a repeated job send again."""
+    given = {"endpoint": "/run/qmd.sock", option: ""}
+    with pytest.raises(SourceError, match=f'"{option}" is empty; give it a value, or leave it out'):
+        Options(given, "write").check()
+
+
+def test_the_topic_is_of_the_sink_of_kafka():
+    with pytest.raises(SourceError, match='"topic" is of Kafka\'s sink; its counterpart here is'):
+        Options({"endpoint": "/run/qmd.sock", "topic": "orders"}, "write").check()
