@@ -265,7 +265,29 @@ def _parts(file: Any, group: int, columns: Sequence[str]) -> Iterator[Any]:
     for batch in file.iter_batches(
         UNIT_ROWS, row_groups=[group], columns=columns, use_threads=False
     ):
-        yield within_limits(pa.Table.from_batches([batch]))
+        yield within_limits(_plain(pa.Table.from_batches([batch])))
+
+
+def _plain(table: Any) -> Any:
+    """Return the table with texts of the types that `qmd ship` writes: other programs have more.
+
+    pandas and Arrow keep categories, long strings and views of strings in the files they write.
+    """
+    import pyarrow as pa
+
+    for at, column in enumerate(table.schema):
+        kind, is_repeated = column.type, column.name in _REPEATED
+        is_dictionary = pa.types.is_dictionary(kind)
+        texts = kind.value_type if is_dictionary else kind
+        is_odd = pa.types.is_large_string(texts) or pa.types.is_string_view(texts)
+        if not is_odd and (is_repeated or not is_dictionary):
+            continue
+        plain = pa.string() if is_odd else texts
+        changed = table.column(at).cast(texts).cast(plain)
+        if is_repeated:
+            changed = changed.dictionary_encode()
+        table = table.set_column(at, column.name, changed)
+    return table
 
 
 def _chosen(
