@@ -115,6 +115,8 @@ def audit(
 
 
 def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, report: str) -> str:
+    from pipeline.jobs.audit.findings import INCOMPLETE
+
     lines = [f"{n:>10,} {kind.replace('_', ' ')}" for kind, n in total.items() if n]
     undecided = int(result.open[result.open.reason != "on_its_way"].messages.sum())
     if any(bad.values()):
@@ -122,6 +124,8 @@ def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, report:
     elif undecided:
         unclear = counted(undecided, "message is", "messages are")
         head = f"nothing wrong was found; {unclear} undecided for lack of logs"
+    elif any(total.get(kind) for kind in INCOMPLETE):
+        head = "nothing wrong was found, but parts of the logs are missing"
     else:
         head = "nothing was lost, doubled or reordered"
     return "\n".join([head, *lines, f"see {report}"])

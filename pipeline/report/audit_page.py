@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditResult
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, INCOMPLETE, KINDS, AuditResult
 from pipeline.report import plots
 from pipeline.report.counted import counted
 from pipeline.report.page import BAD, GOOD, UNSURE, Page, link, moment, table
@@ -16,6 +16,9 @@ from pipeline.report.page_filters import Filter, filtered_table
 Frame = Any
 
 _LOST = ("acked_not_stored", "lost", "vanished", "rolled_back")
+_PARTS_MISSING = (
+    "The parts that are missing, or cannot be read, are listed below: they may hold more."
+)
 _TWICE = ("duplicated", "ended_twice")
 #: The name of each kind, on every page and picture.
 SHORT = {
@@ -95,7 +98,7 @@ def audit_page(
     about_messages = result.findings[~result.findings.kind.isin(ABOUT_HOSTS)]
     about_hosts = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
     places = _places(about_messages)
-    _add_verdict(page, result, wrong, undecided, _steps(places, wrong, about_hosts, undecided))
+    _add_verdict(page, result, wrong, undecided, _steps(places, wrong, about_hosts))
     _add_places(page, places)
     _add_fleet(page, result.streams, about_messages)
     _add_kinds(page, wrong)
@@ -129,7 +132,8 @@ def _add_verdict(
     undecided: int,
     steps: Sequence[str],
 ) -> None:
-    mood, sentence, text = _verdict(wrong, undecided)
+    is_whole = not result.findings.kind.isin(INCOMPLETE).any()
+    mood, sentence, text = _verdict(wrong, undecided, is_whole=is_whole)
     clocks = [row.host for row in result.findings.itertuples() if row.kind == "clock"]
     if clocks:
         text += f" Clocks are wrong at {', '.join(clocks[:5])}; no verdict depends on them."
@@ -307,9 +311,7 @@ def _places(findings: Frame) -> Frame:
     return counted.sort_values(["lost", "doubled", "n"], ascending=False)
 
 
-def _steps(
-    places: Frame, wrong: Mapping[str, int], about_hosts: Frame, undecided: int
-) -> list[str]:
+def _steps(places: Frame, wrong: Mapping[str, int], about_hosts: Frame) -> list[str]:
     """Return the next steps for the operator: the first one for each cause."""
     steps = []
     if len(places):
@@ -323,14 +325,14 @@ def _steps(
         )
         kind = next(kind for kind in KINDS if wrong.get(kind))
         steps.append(f"First remedy, {SHORT[kind]}: {_REMEDIES[kind]}")
-    if undecided:
-        for kind in ("no_log", "late_log", "log_hole", "broken_file"):
-            hosts = sorted({str(host) for host in about_hosts.host[about_hosts.kind == kind]})
-            if hosts:
-                rest = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
-                steps.append(
-                    f"{SHORT[kind].capitalize()}: {', '.join(hosts[:5])}{rest}. {_REMEDIES[kind]}"
-                )
+    for kind in INCOMPLETE:
+        hosts = about_hosts.host[about_hosts.kind == kind]
+        if len(hosts):
+            named = sorted({str(host) for host in hosts if host}) or ["of an unknown host"]
+            rest = f" and {len(named) - 5} more" if len(named) > 5 else ""
+            steps.append(
+                f"{SHORT[kind].capitalize()}: {', '.join(named[:5])}{rest}. {_REMEDIES[kind]}"
+            )
     return steps
 
 
@@ -341,7 +343,7 @@ def _named(streams: Frame) -> str:
     return f" Of {count:,} hosts, those with findings or the most messages are named."
 
 
-def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
+def _verdict(wrong: Mapping[str, int], undecided: int, *, is_whole: bool) -> tuple[str, str, str]:
     lost = sum(wrong.get(kind, 0) for kind in _LOST)
     twice = sum(wrong.get(kind, 0) for kind in _TWICE)
     disorder = wrong.get("reordered", 0)
@@ -351,7 +353,11 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
         f" {unclear} undecided, because logs are missing."
         if undecided
         else " No message is undecided."
+        if is_whole
+        else f" {_PARTS_MISSING}"
     )
+    if not wrong and not undecided and not is_whole:
+        return UNSURE, "Nothing wrong was found, but parts of the logs are missing.", _PARTS_MISSING
     if not wrong and not undecided:
         return GOOD, "Nothing was lost, doubled or reordered.", "Every message is accounted for."
     if not wrong:

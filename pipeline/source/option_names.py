@@ -133,7 +133,8 @@ def why_not(name: str, use: str) -> str:
     if name in _SPELLED_IN_KAFKA:
         spelling = _SPELLED_IN_KAFKA[name]
         if spelling in KAFKA:
-            return f"is of Kafka's {'sink' if spelling == 'topic' else 'source'}; its counterpart here is {KAFKA[spelling]}"
+            where = "sink" if spelling == "topic" else "source"
+            return f"is of Kafka's {where}; its counterpart here is {KAFKA[spelling]}"
         return f"is of Kafka's client; its counterpart here is {KAFKA_CLIENT[spelling]}"
     if name.startswith("kafka."):
         return "is for Kafka's own client, and has no counterpart here"

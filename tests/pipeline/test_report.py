@@ -20,7 +20,7 @@ import pandas as pd
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, FindingTimeline
 from pipeline.jobs.traffic import _backlog
 from pipeline.report import plots
-from pipeline.report.audit_page import audit_page
+from pipeline.report.audit_page import SHORT, audit_page
 from pipeline.report.dead_letters_page import dead_letters_page
 from pipeline.report.outcome import draw
 from pipeline.report.page import STYLE
@@ -101,6 +101,19 @@ def test_the_verdict_begins_with_the_losses() -> None:
     assert headline(audit_page(result(lost()))) == "bad: Messages were lost: 1 lost."
     doubled = finding("duplicated", from_host="a", to_host="b", queue="q", message_id="x")
     assert headline(audit_page(result(doubled))) == "bad: Nothing was lost, but: 1 doubled."
+
+
+@pytest.mark.parametrize("kind", ["broken_file", "no_log", "late_log", "log_hole"])
+def test_missing_parts_of_logs_leave_the_verdict_open(kind: str) -> None:
+    page = audit_page(result(finding(kind, host="hostb")))
+
+    assert headline(page) == "unsure: Nothing wrong was found, but parts of the logs are missing."
+    assert "ALL WELL" not in page
+    assert "accounted for" not in page
+    assert f"{SHORT[kind].capitalize()}: hostb." in page
+    page = audit_page(result(lost(), finding(kind, host="hostb")))
+    assert headline(page) == "bad: Messages were lost: 1 lost."
+    assert "accounted for" not in page
 
 
 def test_remedies_come_first_and_no_word_needs_a_colour() -> None:

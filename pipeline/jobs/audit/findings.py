@@ -38,6 +38,8 @@ KINDS = {
 COPY_VANISHED = "Its copy in this queue is gone, and nothing has removed it there."
 #: Findings about logs and clocks: messages that these leave undecided are not lost.
 ABOUT_HOSTS = ("clock", "restored", "log_hole", "late_log", "no_log", "broken_file")
+#: Those about logs that are not there as a whole: nothing is proved about what they may hold.
+INCOMPLETE = ("no_log", "late_log", "log_hole", "broken_file")
 
 FINDING_SCHEMA = pa.schema(
     [
