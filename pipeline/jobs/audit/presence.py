@@ -67,7 +67,7 @@ def find(inputs: Sequence[str]) -> list[str]:
 def read(paths: Sequence[str]) -> tuple[Frame, dict[str, str]]:
     """Return inventories as `INVENTORY`, and path -> error of those that cannot be read.
 
-    An audit without an inventory accuses nobody falsely, but misses messages that vanished.
+    Without an inventory an audit misses messages that vanished, and says nothing wrong.
     """
     rows: list[tuple[int, ...]] = []
     broken: dict[str, str] = {}
