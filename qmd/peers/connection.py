@@ -330,7 +330,10 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.link.retry.answered(now, f"{self.host}:{self.port}")
         self._handle(events, now)
         is_acknowledged = bool(events) and type(events[0]) is Acknowledged
-        if session.output or session.room() != room or is_acknowledged:
+        # A peer that lacked room gets more when it has stored one message, which may leave no event
+        # and the room of the window as it was: it had acknowledged the arrival of it before.
+        may_continue = self.offers.lack is not None
+        if session.output or session.room() != room or is_acknowledged or may_continue:
             self.flush_soon()
         elif not self._closed:
             self._arm()  # messages came, and what they are owed waits for their commit

@@ -203,6 +203,7 @@ class Listener:
         window: int = 64,
         auto_ack: bool = True,
         connection: Connection | None = None,
+        padding: bytes = b"\x5a" * 512,
     ) -> Peer:
         """Accept the daemon's next session; return it OPEN."""
         connection = connection or self.accept_raw(timeout_s)
@@ -213,7 +214,7 @@ class Listener:
                 server=self.owner.guid,
                 timestamp=request.timestamp,
                 operating_system=request.operating_system & 0x100 | 0x0210,
-                padding=b"\x5a" * 512,
+                padding=padding,
             )
         )
         proposal = self.read_proposal(connection, timeout_s)

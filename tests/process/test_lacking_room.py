@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from qmd.core.peer_instance import Instance, Lack, to_padding
 from tests.process.harness import Daemon, Hosts
 
 BODY = "x" * 50_000
@@ -59,6 +60,23 @@ def test_the_sender_states_the_reason_and_offers_one_message_at_a_time(
     while there.json("queue", "show", queue)[0]["messages"] < 19:  # what the quota allows
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def test_the_others_follow_when_the_offered_message_is_stored(hosts: Hosts) -> None:
+    """The peer acknowledges that it has arrived, and later that it is stored."""
+    here = hosts.daemon(delivery={"resend": ["1h"]})
+    remote = hosts.remote()
+    listener = remote.listen()
+    here.send_all(listener.destination("booked"), [b"1", b"2", b"3"], "--transactional")
+    lacking = Instance(1, bytes(range(16)), lack=Lack.RELAY)
+    peer = listener.accept(auto_ack=False, padding=to_padding(lacking))
+
+    (first,) = peer.receive_many(1)
+    peer.session_ack(stored=0)
+    here.json("status")  # by now it has read the first acknowledgment
+    peer.session_ack()
+
+    assert [each.body for each in (first, *peer.receive_many(2))] == [b"1", b"2", b"3"]
 
 
 def test_doctor_names_the_quota_of_the_peer(hosts: Hosts) -> None:
