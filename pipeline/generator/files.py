@@ -33,22 +33,24 @@ from storage.tables.keys import (
     TRANSACTIONAL_LEVEL,
 )
 
+_MANY = 5_000_000  # messages
 _PLAIN_LEVEL = 4  # of the default priority, 3
 
 
-def write(fleet: Fleet, m: Messages, faults: InjectedFaults, events: Events, folder: Path) -> int:
+def write(fleet: Fleet, m: Messages, faults: InjectedFaults, folder: Path) -> int:
     """Write one file for each host and day; return the number of events."""
-    tables = Tables(fleet, m, faults, events)
+    tables = Tables(fleet, m, faults)
     hosts = [host for host in range(fleet.hosts) if host not in faults.no_log]
-    with ThreadPoolExecutor(2) as pool:  # numpy and Arrow release the GIL
+    # numpy and Arrow release the GIL, but two large hosts at once need much memory.
+    with ThreadPoolExecutor(2 if m.size < _MANY else 1) as pool:
         return sum(pool.map(lambda host: tables.write(host, folder), hosts))
 
 
 class Tables:
     """The events of one host as a table of the exported schema."""
 
-    def __init__(self, fleet: Fleet, m: Messages, faults: InjectedFaults, events: Events) -> None:
-        self._fleet, self._m, self._faults, self._events = fleet, m, faults, events
+    def __init__(self, fleet: Fleet, m: Messages, faults: InjectedFaults) -> None:
+        self._fleet, self._m, self._faults = fleet, m, faults
         self._schema = arrow_schema()
         hosts = range(fleet.hosts)
         self._names = [host_name(host) for host in hosts]
@@ -61,18 +63,17 @@ class Tables:
         ]
 
     def write(self, host: int, folder: Path) -> int:
-        faults, events, fleet = self._faults, self._events, self._fleet
-        rows = slice(events.starts[host], events.starts[host + 1])
-        us = np.maximum(events.us[rows], 0)
+        faults, fleet = self._faults, self._fleet
+        events = Events(fleet, self._m, faults, host)
+        lookup, has_lookup = _places(host, self._m, events)
+        us = np.maximum(events.us, 0, out=events.us)
         at_ms = (self._m.start_us + us) // 1000 + faults.skew_ms[host]
         # Events within a few ms are one commit.
         begins = np.ones(len(us), bool)
         begins[1:] = us[1:] - us[:-1] > 5000
         block = np.cumsum(begins)
-        place = np.arange(len(us))
-        index = place - np.maximum.accumulate(np.where(begins, place, 0))
-        table = self._table(host, rows, at_ms, block, index)
-        day = (at_ms - self._m.start_us // 1000) // (DAY_US // 1000)
+        heads = np.flatnonzero(begins)
+        day = ((at_ms - self._m.start_us // 1000) // (DAY_US // 1000)).astype(np.int16)
         keep = np.ones(len(us), bool)
         if host in faults.late:  # the last day, by the clock of this host
             keep &= day < fleet.days - 1
@@ -81,6 +82,7 @@ class Tables:
             # A hole ends at the end of a block.
             inside = (us >= begin) & (us < end)
             keep &= ~np.isin(block, block[inside])
+        del us, begins
         count = 0
         for each in np.unique(day[keep]):
             chosen = np.flatnonzero(keep & (day == each))
@@ -88,13 +90,13 @@ class Tables:
             text = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d")
             path = folder / f"day={text}" / f"host={self._names[host]}"
             path.mkdir(parents=True, exist_ok=True)
-            first, last = int(chosen[0]), int(chosen[-1])
-            # Usually one contiguous range, which needs no copy.
-            part = (
-                table.slice(first, last - first + 1)
-                if last - first + 1 == len(chosen)
-                else table.take(pa.array(chosen))
-            )
+            # A day at a time: the texts of all events of a large host need much memory.
+            part = self._table(
+                HostEvents(host, chosen, self._m, events), at_ms[chosen],
+                block[chosen], chosen - heads[block[chosen] - 1], lookup[chosen],
+                has_lookup[chosen],
+            )  # fmt: skip
+            first = int(chosen[0])
             names = [f"events-{block[first]:012d}.parquet"]
             if host in faults.twice:
                 names.append(f"events-{block[first]:012d}-again.parquet")
@@ -106,9 +108,10 @@ class Tables:
             count += len(chosen)
         return count
 
-    def _table(self, host: int, rows: slice, at_ms: Array, block: Array, index: Array) -> Any:
-        r = HostEvents(host, rows, self._m, self._events)
-        lookup, has_lookup = r.places()
+    def _table(
+        self, r: HostEvents, at_ms: Array, block: Array, index: Array, lookup: Array,
+        has_lookup: Array,
+    ) -> Any:  # fmt: skip
         number, has_sequence = self._numbers(r)
         sequence_id = r.m.high[r.message] << 32 | r.m.ordinal[r.message]
         class_, reason, to_queue, label = r.outcomes()
@@ -119,8 +122,8 @@ class Tables:
         index_text = pc.cast(pa.array(index), pa.string())
         columns = {
             "schema": np.ones(n, np.int32),
-            "host": _text(np.full(n, host), self._names),
-            "queue_manager": _text(np.full(n, host), self._guids),
+            "host": _text(np.full(n, r.host), self._names),
+            "queue_manager": _text(np.full(n, r.host), self._guids),
             "cursor": pc.binary_join_element_wise(block_text, index_text, "."),
             "block": block,
             "index": index,
@@ -181,11 +184,49 @@ class Tables:
         return _text(queue, queue_names), _text(peer, peers), message_id
 
 
-class HostEvents:
-    """The events of one host, with columns of their messages."""
+def _places(host: int, m: Messages, events: Events) -> tuple[Array, Array]:
+    """Return the lookup id of each event of a host, and which events have one."""
+    n, kind, of = len(events.kind), events.kind, np.maximum(events.of, 0)
 
-    def __init__(self, host: int, rows: slice, m: Messages, events: Events) -> None:
-        self.m = m
+    def is_any(*names: str) -> Array:
+        return np.isin(kind, [KIND[name] for name in names])
+
+    transactional = m.transactional[of]
+    lookup = np.zeros(n, np.int64)
+
+    def enter(at: Array, number: Array) -> None:
+        level = np.where(transactional[at], TRANSACTIONAL_LEVEL, _PLAIN_LEVEL)
+        level[is_dead[at]] = TRANSACTIONAL_LEVEL
+        lookup[at] = level.astype(np.int64) << ARRIVAL_BITS | number
+
+    accepted, is_dead = is_any("accepted"), is_any("dead_lettered")
+    has_lookup = accepted | is_dead
+    arrivals = np.flatnonzero(has_lookup)
+    enter(arrivals, np.arange(1, len(arrivals) + 1))
+    sent = is_any("sent")
+    has_lookup |= sent
+    at = np.flatnonzero(sent)
+    enter(at, m.message_number[of[at]])
+    at = at[transactional[at]]
+    lookup[at] = (OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS) | m.position[of[at]]
+    # A message that leaves a queue leaves the place that it got on arrival.
+    left = np.flatnonzero(is_any("received", "expired"))
+    is_here = (kind[left] == KIND["received"]) | (m.source[m.stream[of[left]]] != host)
+    left = left[is_here]
+    has_lookup[left] = True
+    arrivals = np.flatnonzero(accepted)
+    arrivals = arrivals[np.argsort(of[arrivals], kind="stable")]
+    if len(arrivals):
+        after = np.searchsorted(of[arrivals], of[left]) + events.again[left]
+        lookup[left] = lookup[arrivals[np.minimum(after, len(arrivals) - 1)]]
+    return lookup, has_lookup
+
+
+class HostEvents:
+    """Some events of one host, with columns of their messages."""
+
+    def __init__(self, host: int, rows: Array, m: Messages, events: Events) -> None:
+        self.m, self.host = m, host
         self.kind, self.of, self.why = events.kind[rows], events.of[rows], events.why[rows]
         self.again = events.again[rows]
         self.count = len(self.kind)
@@ -202,31 +243,6 @@ class HostEvents:
     def is_any(self, *names: str) -> Array:
         """Return which events are of these kinds."""
         return np.isin(self.kind, [KIND[name] for name in names])
-
-    def places(self) -> tuple[Array, Array]:
-        """Return the lookup id of each event, and which events have one."""
-        sent, accepted = self.is_any("sent"), self.is_any("accepted")
-        dead = self.is_any("dead_lettered")
-        arrival = np.cumsum(accepted | dead)
-        level = np.where(dead | self.transactional, TRANSACTIONAL_LEVEL, _PLAIN_LEVEL)
-        lookup = np.where(
-            sent & self.transactional,
-            (OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS) | self.m.position[self.message],
-            (level.astype(np.int64) << ARRIVAL_BITS)
-            | np.where(sent, self.m.message_number[self.message], arrival),
-        )
-        # A message that leaves a queue leaves the place that it got on arrival.
-        leaves = self.is_any("received") | (self.is_any("expired") & self.is_here)
-        first_place = np.zeros(self.count, np.int64)
-        arrivals = np.flatnonzero(accepted)
-        order = np.argsort(self.of[arrivals], kind="stable")
-        by_message, places = self.of[arrivals][order], lookup[arrivals][order]
-        left = np.flatnonzero(leaves)
-        found = np.searchsorted(by_message, self.of[left])
-        if len(by_message):
-            after = np.minimum(found + self.again[left], len(by_message) - 1)
-            first_place[left] = places[after]
-        return np.where(leaves, first_place, lookup), sent | accepted | leaves | dead
 
     def outcomes(self) -> tuple[Any, Any, Any, Any]:
         """Return the class, the reason, the dead-letter queue and the label of each event."""

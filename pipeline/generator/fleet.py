@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.generator.events import Events
 from pipeline.generator.files import write
 from pipeline.generator.injected_faults import InjectedFaults
 from pipeline.generator.messages import Messages
@@ -36,13 +35,12 @@ def generate(fleet: Fleet, folder: Path, progress: Progress = lambda text: None)
     messages = Messages(fleet, rng)
     progress("faults")
     faults = InjectedFaults(fleet, rng, messages)
-    progress("events")
-    events = Events(fleet, messages, faults)
+    faults.settle()
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     progress("files")
-    written = write(fleet, messages, faults, events, folder)
+    written = write(fleet, messages, faults, folder)
     truth = {
         "fleet": {"hosts": fleet.hosts, "streams": fleet.streams, "days": fleet.days},
         "seed": fleet.seed,

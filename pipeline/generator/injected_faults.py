@@ -264,6 +264,7 @@ class InjectedFaults:
         m = self.m
         for each in self.truth:
             i = each.pop("message")
+            each["stream"] = int(m.stream[i])
             is_plain = not m.transactional[i]
             has_id = each["kind"] != "gap"
             each["message_id"] = f"{each['source']}\\{m.message_number[i]}" if has_id else ""
