@@ -150,13 +150,17 @@ class Numbers:
         return Numbers(pd.DataFrame(found, columns=NUMBERS, dtype=np.int64))
 
 
-def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
+def joined(
+    segments: Frame, stretches: Stretches, others: Frame, *, each_apart: bool = False
+) -> Frame:
     """Join adjacent segments if no message and no unread stretch of a log can lie between them.
 
     `others` are known messages of no segment (`OTHERS`).  The end of a sequence is followed by the
     next sequence, with perhaps some of `others` between them.  A message that was sent or accepted
     between two segments under a number inside one of them (a number that was given twice, a
-    repetition) keeps them apart: a joined segment would seem to contain it.
+    repetition) keeps them apart: a joined segment would seem to contain it.  With `each_apart`,
+    each of `others` between them does: `segments` are not all of a stream, and another one may have
+    the number.
     """
     if len(segments) == 0:
         return segments
@@ -183,7 +187,7 @@ def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
         & is_read("host", "block_last", "block_first")
     )
     if len(others) and same.any():
-        same &= ~_are_apart(s, same, others)
+        same &= ~_are_apart(s, same, others, each_apart=each_apart)
     if not same.any():
         return s
     how = {
@@ -196,36 +200,28 @@ def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
     return s.groupby(np.cumsum(~same), sort=False).agg(how).reset_index(drop=True)
 
 
-def _are_apart(s: Frame, same: Array, others: Frame) -> Array:
+def _are_apart(s: Frame, same: Array, others: Frame, *, each_apart: bool) -> Array:
     """Return which of the sorted segments one of `others` keeps apart from the one before it."""
     parts = {pair: part for pair, part in others.groupby(["source", "stream"])}
     apart = np.zeros(len(s), bool)
-    known: tuple[Any, ...] = ()
-    of: tuple[int, int] | None = None
-    for at in np.flatnonzero(same):
-        pair = int(s.source[at]), int(s.stream[at])
-        if pair not in parts:
+    for pair, settled in s.groupby(["source", "stream"]):
+        at = settled.index.to_numpy()
+        at = at[same[at]]
+        if pair not in parts or len(at) == 0:
             continue
-        if pair != of:
-            of, part = pair, parts[pair]
-            settled = s[(s.source == pair[0]) & (s.stream == pair[1])]
+        part = again = parts[pair]
+        if not each_apart:
             again = part[_inside(part.key, settled.key_first, settled.key_last)]
-            known = tuple(
-                np.sort(each.to_numpy(np.int64))
-                for each in (
-                    part.key,
-                    again.sent_block[again.sent_block >= 0],
-                    again.place[(again.place >= 0) & (again.host == s.host[at])],
-                )
-            )
-        apart[at] = (
-            (
-                (s.key_first[at] & 0xFFFF_FFFF) == 1
-                and _has(known[0], s.key_last[at - 1], s.key_first[at])
-            )
-            or _has(known[1], s.sent_block_last[at - 1], s.sent_block_first[at])
-            or _has(known[2], s.place_last[at - 1], s.place_first[at])
+        before, after = s.iloc[at - 1], s.iloc[at]
+        begins = (after.key_first.to_numpy() & 0xFFFF_FFFF) == 1
+        apart[at] = begins & _have(part.key, before.key_last, after.key_first)
+        apart[at] |= _have(
+            again.sent_block[again.sent_block >= 0], before.sent_block_last, after.sent_block_first
         )
+        for host in after.host.unique():
+            places = again.place[(again.place >= 0) & (again.host == host)]
+            is_there = (after.host == host).to_numpy()
+            apart[at] |= is_there & _have(places, before.place_last, after.place_first)
     return apart
 
 
@@ -246,9 +242,10 @@ def settled_inside(segments: Frame, others: Frame) -> bool:
     return False
 
 
-def _has(values: Array, first: int, last: int) -> bool:
-    """Return whether one of the sorted `values` is in `first` to `last`."""
-    return bool(np.searchsorted(values, first) < np.searchsorted(values, last, side="right"))
+def _have(values: Frame, first: Array, last: Array) -> Array:
+    """Return which ranges, `first` to `last`, have one of the values."""
+    known = np.sort(values.to_numpy(np.int64))
+    return np.searchsorted(known, first) < np.searchsorted(known, last, side="right")
 
 
 def ends(segments: Frame) -> Frame:

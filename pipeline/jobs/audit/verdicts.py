@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.jobs import clocks
@@ -48,6 +47,7 @@ _SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT])
 _KEPT = pa.schema([(name, pa.int64()) for name in ("source", "number", "how")])
 _LISTS = pa.list_(pa.list_(pa.int64()))
 _LEAVING = (Role.RECEIVED, Role.LEFT)
+_ROWS_JOINED = 100_000
 
 
 def judge(
@@ -211,24 +211,39 @@ def _segments(engine: Engine, found: Survey, known: Frame) -> tuple[Frame, Frame
     Also return the messages of no segment, as `settled.OTHERS`; `known` are those of other parts.
     """
     stretches = Stretches(found.covered)
-
-    def join(batches: Iterable[Any]) -> Iterator[Any]:
-        held = list(batches)
-        if held:
-            table = pa.Table.from_batches(held)
-            # Filter first: columns with nulls would become floating point, and hashes have 64 bits.
-            good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
-            others = table.filter(pc.invert(table["is_good"])).select(list(_OF_OTHERS))
-            others = whole_numbers(others).fillna(-1).rename(columns=_OF_OTHERS)
-            segments = joined(good, stretches, pd.concat([known, others]))[SEGMENT]
-            yield pa.RecordBatch.from_pandas(segments, _SEGMENTS, preserve_index=False)
-
-    segments = engine.mapped(streams.SEGMENTS, join, _SEGMENTS).to_pandas()
-    if not engine.in_parts:
-        return segments, known
     query = f"SELECT {', '.join(_OF_OTHERS)} FROM ({streams.SEGMENTS}) each WHERE NOT is_good"
     others = whole_numbers(engine.query(query)).fillna(-1).rename(columns=_OF_OTHERS)
-    return segments, others.astype(np.int64)
+    others = others.astype(np.int64)
+    beside = pd.concat([known, others])
+
+    def join(batches: Iterable[Any]) -> Iterator[Any]:
+        # A stream of a task may be larger than its memory.
+        segments: list[Frame] = []
+        for table in _tables_of(batches):
+            # Filter first: columns with nulls would become floating point, and hashes have 64 bits.
+            good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
+            segments.append(joined(good, stretches, beside, each_apart=True)[SEGMENT])
+            if sum(map(len, segments)) > _ROWS_JOINED:
+                some = joined(pd.concat(segments), stretches, beside, each_apart=True)
+                segments = [some[SEGMENT]]
+        if segments:
+            some = joined(pd.concat(segments), stretches, beside, each_apart=True)[SEGMENT]
+            yield pa.RecordBatch.from_pandas(some, _SEGMENTS, preserve_index=False)
+
+    return engine.mapped(streams.SEGMENTS, join, _SEGMENTS).to_pandas(), others
+
+
+def _tables_of(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the batches as tables of `_ROWS_JOINED` rows or more, but twice as many at most."""
+    held: list[Any] = []
+    for batch in batches:
+        for first in range(0, len(batch), _ROWS_JOINED):
+            held.append(batch.slice(first, _ROWS_JOINED))
+            if sum(map(len, held)) >= _ROWS_JOINED:
+                yield pa.Table.from_batches(held)
+                held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _destinations(found: Survey) -> Any:
