@@ -38,6 +38,11 @@ class S3:
         }
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> S3:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "s3.log").open("wb") as log:
