@@ -16,6 +16,7 @@ from zlib import crc32
 
 from protocol import parse_user_message, properties_offset
 from protocol.errors import ProtocolError
+from qmd.bulk.read_notes import PIECE_BYTES, PIECE_MESSAGES, notes_of
 from qmd.control_protocol.bulk import EVERYTHING, ROWS_MAX, Filter, Rows
 from qmd.control_protocol.messages import StoredMessage
 from qmd.errors import Refusal
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
 
+    from qmd.bulk.read_notes import Note
+    from qmd.bulk.reader import ReaderQueue
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
 
@@ -104,8 +107,7 @@ class Ranges:
 
     async def read_reserved(
         self,
-        queue: LocalQueue,
-        reader_queue_id: int,
+        held: ReaderQueue,
         after: int,
         until: int,
         *,
@@ -119,15 +121,19 @@ class Ranges:
         The parameters are those of `read`, with positions instead of arrival numbers.
         """
         _check_range(after, until)
-        return await self._read(
-            queue,
-            lambda db: ranges.reserved(reader_queue_id, after, until),
+        notes: list[Note] = []
+        rows = await self._read(
+            held.queue,
+            lambda db: ranges.reserved(held.id, after, until),
             until,
             limit,
             bytes_max,
             wanted,
             bodies=bodies,
+            notes=None if held.shared else notes,
         )
+        held.notes.add([note for note in notes if note.after >= held.position])
+        return rows
 
     async def _read(
         self,
@@ -140,6 +146,7 @@ class Ranges:
         *,
         bodies: bool,
         express: list[tuple[int, StoredMessage]] | None = None,
+        notes: list[Note] | None = None,
     ) -> Rows:
         matches = None if wanted == EVERYTHING else _matches(wanted)
         is_read_fully = bodies or matches is not None  # a filter needs the body
@@ -153,6 +160,8 @@ class Ranges:
             if bodies and matches is None and not express:
                 quick = ranges.quick_page(db, scans, rows_max=rows_max, bytes_max=bytes_max)
                 if quick is not None:
+                    if notes is not None:
+                        notes.extend(notes_of(quick, PIECE_MESSAGES, PIECE_BYTES))
                     return _quick_columns(quick, until), []
             found, may_be_more = ranges.page(
                 db,

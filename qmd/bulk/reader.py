@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.identifiers import guid_text
+from qmd.bulk.read_notes import ReadNotes
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import reservations
 from storage.tables.reservations import ReaderQueueRow, ReaderRow
@@ -33,6 +34,7 @@ class ReaderQueue:
     reserved_at_s: int
     consumed_messages: int
     consumed_bytes: int
+    notes: ReadNotes = field(default_factory=ReadNotes)
 
     @property
     def reserved(self) -> int:

@@ -258,8 +258,7 @@ class Reservations:
                 "Reserve it first.",
             )
         rows = await self._ranges.read_reserved(
-            held.queue,
-            held.id,
+            held,
             after,
             until,
             limit=limit,
@@ -351,6 +350,7 @@ class Reservations:
             for held, runs in rows:
                 held.queue.reserved.release([run.places for run in runs], are_there=True)
                 held.position = held.next - 1
+                held.notes.clear()
                 if forget:
                     del reader.queues[id_text(held.queue)]
                 held.queue.wake_readers()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES
+from qmd.bulk.read_notes import PIECE_BYTES, PIECE_MESSAGES
 from qmd.bulk.reader import ReaderQueue
 from qmd.core.number_set import Run
 from qmd.errors import Refusal

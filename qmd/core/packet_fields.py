@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 
 from protocol import properties_offset, transaction_offset
 
@@ -24,6 +25,7 @@ _NAME_END = 66  # of the length of a direct name, which is the first one
 _LABEL = 56  # after the start of the MessagePropertiesHeader
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
+_IDENTITY_AND_HEAD = struct.Struct(f"<{_SOURCE_OFFSET}x16s24xI{_NAME_END - _FLAGS_OFFSET}s")
 
 _DELIVERY_BITS = 0x60
 _DIRECT = 7  # UserHeader.Flags.DQ
@@ -111,6 +113,30 @@ def which_may_want_word(packets: Sequence[bytes]) -> list[int]:
             # As long as these bytes are the same, only the flags of the transaction decide.
             head, at = packet[_FLAGS_OFFSET:_NAME_END], transaction_offset(packet) or 0
     return found
+
+
+def sources_and_numbers(
+    packets: bytes, offsets: Sequence[int]
+) -> tuple[Sequence[bytes], Sequence[int]] | None:
+    """Return sources and message numbers of joined packets of which none may want word.
+
+    Return None if `may_want_word` is true for one of them, or if their flags and names differ: they
+    are not looked at one by one.
+    """
+    fields = map(_IDENTITY_AND_HEAD.unpack_from, repeat(packets), offsets)
+    sources, numbers, heads = zip(*fields, strict=True)
+    first = packets[offsets[0] : offsets[1] if len(offsets) > 1 else len(packets)]
+    if heads.count(heads[0]) != len(heads) or may_want_word(first):
+        return None
+    (flags,) = _U32.unpack_from(first, _FLAGS_OFFSET)
+    if flags & _MAY_WANT_WORD:
+        if flags & _FIRST_AND_LAST_NAME != _ONLY_DIRECT:
+            return None
+        # As long as these bytes are the same, only the flags of the transaction decide.
+        header = transaction_offset(first) or 0
+        if any([packets[at + header] & _FINAL_ACK for at in offsets]):
+            return None
+    return sources, numbers
 
 
 def end_fields(packet: bytes) -> tuple[int, int, int, int]:

@@ -103,7 +103,12 @@ def identity_of(packet: bytes) -> tuple[bytes, int]:
 
 def runs_of_sources(packets: Sequence[bytes]) -> Iterator[tuple[bytes, int, list[int]]]:
     """Yield adjacent packets of one source: the source, the first index, and their numbers."""
-    identities = map(IDENTITY.unpack_from, packets, repeat(IDENTITY_OFFSET))
+    identities = list(map(IDENTITY.unpack_from, packets, repeat(IDENTITY_OFFSET)))
+    if identities:
+        sources, all_numbers = zip(*identities, strict=True)
+        if sources.count(sources[0]) == len(sources):  # mostly
+            yield sources[0], 0, list(all_numbers)
+            return
     first = 0
     for source, run in groupby(identities, itemgetter(0)):
         numbers = [number for _, number in run]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import accumulate
 
-from qmd.core.packet_fields import may_want_word, which_may_want_word
+from qmd.core.packet_fields import may_want_word, sources_and_numbers, which_may_want_word
 from qmd.events.header import IDENTITY, IDENTITY_OFFSET, identity_of, runs_of_sources
 
 SOURCES = b"a" * 16, b"b" * 16
@@ -45,6 +46,27 @@ def test_like_packets_are_judged_as_each_alone() -> None:
         packets = [draw.choice([transactional, packet])(draw) for _ in range(20)]
         wanting = [index for index, each in enumerate(packets) if may_want_word(each)]
         assert which_may_want_word(packets) == wanting
+
+
+def test_joined_packets_have_fields_only_if_none_wants_word() -> None:
+    draw = random.Random(9)
+    judged = [0, 0]
+    for _ in range(3000):
+        packets = [draw.choice([transactional, packet])(draw)] * draw.choice([1, 2, 3])
+        if draw.random() < 0.3:
+            packets.append(transactional(draw))
+        # Two of the same names, of which the second wants a final ack.
+        packets.append(packets[-1][:-20] + struct.pack("<I", draw.choice([0, 2])) + bytes(16))
+        offsets = list(accumulate(map(len, packets), initial=0))[:-1]
+        found = sources_and_numbers(b"".join(packets), offsets)
+        wants = any(map(may_want_word, packets))
+        judged[wants] += 1
+        if found is not None:
+            assert not wants
+            assert list(zip(*found, strict=True)) == list(map(identity_of, packets))
+        elif not wants:
+            assert len({each[60:66] for each in packets}) > 1 or not may_want_word(packets[0])
+    assert min(judged) > 200
 
 
 def test_many_packets_have_the_fields_that_each_has() -> None:
