@@ -30,6 +30,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 LOCK = ".lock"  # in the folder of results
 SAFE_PATH = "PYTHONSAFEPATH"  # set: Python does not put the working directory on its path
 _LIBRARIES = ("duckdb", "numpy", "pandas", "pyarrow", "matplotlib", "fsspec", "sqlglot")
+#: A sort reads all files to which it has spilled at once, dozens for a large stream.  To read ahead
+#: takes some MB of the heap for each, which Spark does not count, as it does not count the batch of
+#: its cache that is made at the same time.
+_SPARING = {
+    "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "2000",
+}
 #: New files of this size, some ten million events, are read by the embedded engine.
 EMBEDDED_BYTES = 1 << 30
 
@@ -340,16 +347,17 @@ def job_settings(master: str) -> dict[str, str]:
     """Return Spark settings with which a local job takes less than 2 GB.
 
     Java's memory besides its heap takes half of that; a Python worker of each core takes 250 MB.
-    On a cluster, only keep the working directory off the workers' path.
+    On a cluster, keep the working directory off the workers' path; the heaps are the user's.
     """
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master)
     if found is None:
-        return {f"spark.executorEnv.{SAFE_PATH}": "1"}
+        return {f"spark.executorEnv.{SAFE_PATH}": "1", **_SPARING}
     cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
     return {
         "spark.driver.memory": f"{640 + 256 * max(cores - 2, 0)}m",
         # The default collector needs memory besides the heap, and lets the heap grow first.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        **_SPARING,
     }
 
 
