@@ -21,7 +21,14 @@ from qmd.catalogue import id_of
 from tests.directory.domain_controller import REALM, DomainController
 from tests.directory.hosts import Hosts
 from tests.directory.test_message_security import PASSWORD, add_user
-from tests.directory.test_own_account import OTHER, PACKAGES, python_for_others, registered, run
+from tests.directory.test_own_account import (
+    OTHER,
+    PACKAGES,
+    configured,
+    python_for_others,
+    registered,
+    run,
+)
 from tests.directory.test_own_account import folder as folder  # the fixture
 from tests.patience import END_S
 from tests.unit.message_security.secured import certificate
@@ -76,11 +83,8 @@ def test_a_ticket_of_kerberos_changes_the_certificates_of_its_user_alone(
     sid = asyncio.run(add_user(controller, "ivy", registered=[], issued=[], password=PASSWORD))
     other = asyncio.run(add_user(controller, "jim", registered=[], issued=[]))
     name_service(controller)
-    file, config, ca_file = folder / "ivy.crt", folder / "qmd.toml", folder / "ca.pem"
+    file, config = folder / "ivy.crt", configured(hosts, folder)
     file.write_bytes(certificate("ivy"))
-    ca_file.write_bytes(controller.ca_file.read_bytes())
-    text = hosts.pc2.config.read_text()  # its folder is closed to other users
-    config.write_text(text.replace(str(controller.ca_file), str(ca_file)))
     python = python_for_others()
     register = ("--config", str(config), "key", "register")
     own = ("--directory", "--own-account")

@@ -88,6 +88,21 @@ def command(folder: Path) -> Command:
     return command
 
 
+def configured(hosts: Hosts, folder: Path) -> Path:
+    """Write a configuration that the other user can read; the folders of the daemon are closed.
+
+    The daemon waits for the directory for a moment only, a command on a busy machine for longer.
+    """
+    config, ca_file = folder / "qmd.toml", folder / "ca.pem"
+    ca_file.write_bytes(hosts.controller.ca_file.read_bytes())
+    text = hosts.pc2.config.read_text().replace(str(hosts.controller.ca_file), str(ca_file))
+    for limit in ('"timeout" = "2s"', '"connect_timeout" = "1s"'):
+        assert limit in text
+        text = text.replace(limit, limit.partition("=")[0] + f'= "{END_S:.0f}s"')
+    config.write_text(text)
+    return config
+
+
 def registered(hosts: Hosts, user: str) -> list[bytes]:
     """Return the certificates of a user in the directory."""
 
@@ -107,12 +122,8 @@ def test_another_user_of_this_computer_changes_its_own_certificates_alone(
         add_user(hosts.controller, "gil", registered=[], issued=[], password=PASSWORD)
     )
     other = asyncio.run(add_user(hosts.controller, "hal", registered=[], issued=[]))
-    file, config = folder / "gil.crt", folder / "qmd.toml"
+    file, config = folder / "gil.crt", configured(hosts, folder)
     file.write_bytes(certificate("gil"))
-    config.write_bytes(hosts.pc2.config.read_bytes())  # its folder is closed to other users
-    ca_file = folder / "ca.pem"
-    ca_file.write_bytes(hosts.controller.ca_file.read_bytes())
-    config.write_text(config.read_text().replace(str(hosts.controller.ca_file), str(ca_file)))
     register = ("--config", str(config), "key", "register")
     own = ("--directory", "--own-account")
 
