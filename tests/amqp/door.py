@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.amqp.proxies import Gate
+from tests.forks import Process
 from tests.patience import END_S
-from tests.process.command_line import COMMAND, ROOT, environment_of_commands
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands, warm_process
 from tests.process.harness import Daemon, Hosts, free_port
 
 
@@ -29,7 +30,7 @@ class AmqpDoor:
         self.port = free_port()
         self.tls_port = free_port()
         self.log = daemon.folder.with_name(daemon.folder.name + ".amqp.log")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Process | None = None
 
     @property
     def url(self) -> str:
@@ -51,14 +52,19 @@ class AmqpDoor:
                 }
                 if self._control is not None:
                     environment["QMD_CONTROL_SOCKET"] = str(self._control)
-                with self.log.open("ab") as log:
-                    self.process = subprocess.Popen(
-                        [*COMMAND, "--config", str(self.daemon.config), "door", "amqp"],
-                        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                        env=environment,
-                    )  # fmt: skip
+                self.process = self._spawn(environment)
                 self._wait_ready(notify)
         return self
+
+    def _spawn(self, environment: dict[str, str]) -> subprocess.Popen[bytes] | Process:
+        arguments = ["--config", str(self.daemon.config), "door", "amqp"]
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+            if self.daemon.warm:
+                return warm_process().spawn(arguments, environment, nothing, log, log)
+            return subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=ROOT, stdin=nothing, stdout=log, stderr=log, env=environment,
+            )  # fmt: skip
 
     def _wait_ready(self, notify: socket.socket) -> None:
         assert self.process is not None
