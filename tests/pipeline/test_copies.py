@@ -143,9 +143,20 @@ def test_a_later_message_of_its_sequence_proves_a_loss_whichever_run_was_met(
     assert ("restored", "papa") not in about_hosts(result)
 
 
+def ship_each(folder: Path) -> None:
+    """Name each log as `qmd ship` does that has a target of its own."""
+    for path in folder.glob("*.parquet"):
+        rows = parquet.read_table(path, columns=["queue_manager", "block"])
+        guid, blocks = rows["queue_manager"][0], rows["block"].to_numpy()
+        to = folder / f"target of {path.stem}" / "events/day=2026-11-21" / f"host={path.stem}"
+        to.mkdir(parents=True)
+        path.rename(to / f"{guid}-{blocks.min():016d}-{blocks.max():016d}.parquet")
+
+
+@pytest.mark.parametrize("is_shipped", [False, True], ids=["exported", "shipped"])
 @pytest.mark.parametrize("seed", [1, 3])
 def test_the_logs_of_both_copies_decide_what_neither_has(
-    engine: Any, tmp_path: Path, seed: int
+    engine: Any, tmp_path: Path, seed: int, is_shipped: bool
 ) -> None:
     """A message is lost if neither log has it, as far as both of them go."""
     fleet, ends = Copies(seed), {}
@@ -156,6 +167,8 @@ def test_the_logs_of_both_copies_decide_what_neither_has(
     last = min(max(row["block"] for row in rows) for rows in ends.values())
     until = min(row["at_ms"] for rows in ends.values() for row in rows if row["block"] == last)
     known = {each for each in fleet.findings if fleet.lost_at[each] < until - 1000}
+    if is_shipped:
+        ship_each(tmp_path)
 
     result = audit(engine, find_files([str(tmp_path)]), State(), SETTINGS)
 

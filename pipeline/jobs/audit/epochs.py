@@ -6,6 +6,7 @@ above those of earlier epochs.  Numbers of messages that arrived before the back
 lower than all that the epoch assigns, and stay as they are.
 
 Other files do not name an epoch: their content shows at which time each began (`histories.py`).
+Nor do the files of the first epoch, if a queue manager has shipped to several targets.
 Their blocks are raised too, so that a block of one history does not seem to be a part of another
 one that is missing.
 """
@@ -38,7 +39,7 @@ _NAME = re.compile(r"([0-9a-f-]{36})-e(\d+)-\d+-\d+\.parquet$")
 #: Kinds of events that assign an arrival number: 1: in a queue of the host; 2: always.
 _ASSIGNING = {"accepted": 1, "sent": 1, "imported": 1, "journaled": 2, "dead_lettered": 2}
 _COLUMNS = ("kind", "queue", "lookup_id")
-_SHIPPED = re.compile(r"[0-9a-f-]{36}(?:-e\d+)?-\d{16}-\d{16}\.parquet$")
+_SHIPPED = re.compile(r"([0-9a-f-]{36})(-e\d+)?-(\d{16})-(\d{16})\.parquet$")
 
 
 def epoch_of(path: str) -> int:
@@ -68,6 +69,12 @@ def learned(files: Sequence[LogFile], known: Frame) -> Frame:
 def is_exported(path: str) -> bool:
     """Return whether a file may be of any epoch: `qmd ship` has not named it."""
     return _SHIPPED.search(path) is None
+
+
+def blocks_of_first_epoch(path: str) -> tuple[str, int, int] | None:
+    """Return the queue manager, the first and the last block of a shipped file without an epoch."""
+    found = _SHIPPED.search(path)
+    return None if found is None or found[2] else (found[1], int(found[3]), int(found[4]))
 
 
 def assigned(table: Any) -> Array:
@@ -116,7 +123,7 @@ class Epochs:
     def raised(self, facts: Facts, path: str) -> Facts:
         """Return the facts of a file with its places in the order of time."""
         epoch = epoch_of(path)
-        if epoch == 1 and self._since and is_exported(path):
+        if epoch == 1 and self._since:
             return self._raised_by_time(facts)
         if not 1 < epoch <= EPOCHS_MAX or len(facts.host) == 0:
             return facts
@@ -146,7 +153,7 @@ class Epochs:
     def of(self, facts: Facts, path: str) -> Array:
         """Return the epoch of each event."""
         epochs = np.full(len(facts.host), epoch_of(path), np.int64)
-        if self._since and is_exported(path):
+        if self._since and epoch_of(path) == 1:
             for host, begins in self._since.items():
                 for since, epoch in begins:
                     epochs[(facts.host == host) & (facts.at_ms >= since)] = epoch

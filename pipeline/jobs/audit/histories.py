@@ -6,6 +6,10 @@ was restored between these times.  All such pairs of times together show when ea
 A queue manager also logs an event `restored` at its first start with a restored folder: then the
 later history alone shows that there was another one, of which the end is missing.
 
+Files that `qmd ship` has named tell their epoch within one target.  If two targets have the same
+blocks of a queue manager, their content decides as well: it was restored or cloned, and has shipped
+to another target since, or the files were copied.
+
 Files of earlier runs are read again for this, as far as they are still there, because a run that
 reads both histories at once, and runs that read them one after the other, have to say the same.
 """
@@ -20,8 +24,13 @@ import numpy as np
 import pandas as pd
 
 from pipeline.engines.engine import Engine
-from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
-from pipeline.jobs.audit.epochs import EPOCHS, EPOCHS_MAX, is_exported
+from pipeline.events import LogFile, Unreadable, hash_of, read_piece, text_hashes
+from pipeline.jobs.audit.epochs import (
+    EPOCHS,
+    EPOCHS_MAX,
+    blocks_of_first_epoch,
+    is_exported,
+)
 from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.history_events import (
     begins,
@@ -45,11 +54,16 @@ class Histories:
         self, new: Sequence[LogFile], earlier: Sequence[LogFile], covered: Frame, *, all_there: bool
     ) -> None:
         self._ranges = _ranges(new)
+        self._shipped = _shipped_ranges(new)
         self._earlier = earlier
         self._ranges_before: dict[int, list[Range]] | None = None
+        self._shipped_before: dict[int, list[Range]] = {}
         self._covered = covered.assign(block=covered.block_first & RAW_BLOCK,
                                        last=covered.block_last & RAW_BLOCK)  # fmt: skip
         self._all_there = all_there  # no file that the state has read is gone
+        for host, parts in self._shipped.items():
+            if _overlap(parts) or self._was_read(host, parts):
+                self._ranges.setdefault(host, []).extend(parts)
         #: Hosts of which two copies ran at one time: their events cannot be kept apart.
         self.copied: set[int] = set()
 
@@ -145,8 +159,9 @@ class Histories:
     def _paths_of(self, hosts: Collection[int]) -> list[str]:
         if self._ranges_before is None:
             self._ranges_before = _ranges(self._earlier)
-        parts = [part for host in hosts for ranges in (self._ranges, self._ranges_before)
-                 for part in ranges.get(host, ())]  # fmt: skip
+            self._shipped_before = _shipped_ranges(self._earlier)
+        places = (self._ranges, self._ranges_before, self._shipped, self._shipped_before)
+        parts = [part for host in hosts for ranges in places for part in ranges.get(host, ())]
         return list(dict.fromkeys(path for *_, path in parts))
 
 
@@ -161,6 +176,16 @@ def _ranges(files: Sequence[LogFile]) -> dict[int, list[Range]]:
             boxes = _boxes_of(file.path)
         for host, first, last in boxes:
             found.setdefault(int(host or 0), []).append((first, last, file.path))
+    return found
+
+
+def _shipped_ranges(files: Sequence[LogFile]) -> dict[int, list[Range]]:
+    """Return the blocks of each host in each file of the first epoch, as their names tell."""
+    found: dict[int, list[Range]] = {}
+    for file in files:
+        if named := blocks_of_first_epoch(file.path):
+            host, first, last = named
+            found.setdefault(hash_of(host), []).append((first, last, file.path))
     return found
 
 
