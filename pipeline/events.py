@@ -205,6 +205,9 @@ def _first_line(error: Exception) -> str:
 
 #: The columns that logs of every version have.
 _NEEDED = ("host", "queue_manager", "block", "index", "at_ms", "kind", "message_id", "queue")
+#: Numbers that a floating-point number does not hold: an audit would compare others.
+_LONG = ("sequence_id", "lookup_id")
+_LOST_DIGITS = "which lose digits; write whole numbers"
 _REPEATED = ("host", "queue_manager", "kind", "queue", "peer", "class", "delivery", "reason",
              "to_queue", "label")  # fmt: skip
 
@@ -326,11 +329,15 @@ def _check_columns(file: Any) -> None:
 
     Also for the numbers of blocks, as far as the footer shows them.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     there = file.schema_arrow.names
     if missing := [name for name in _NEEDED if name not in there]:
         raise ValueError(f"it has no column {missing[0]}")
+    for name in _LONG:
+        if name in there and pa.types.is_floating(file.schema_arrow.field(name).type):
+            raise ValueError(f"its column {name} has floating-point numbers, {_LOST_DIGITS}")
     for name in REQUIRED:
         for group in range(file.metadata.num_row_groups):
             known = file.metadata.row_group(group).column(there.index(name)).statistics
@@ -369,6 +376,9 @@ def _event(line: str, number: int) -> dict[str, Any]:
     if missing := [name for name in _NEEDED if name not in row]:
         raise ValueError(f"line {number} has no {missing[0]}")
     _check_version(row.get("schema"))
+    for name in _LONG:
+        if isinstance(row.get(name), float):
+            raise ValueError(f"line {number} has a floating-point {name}, {_LOST_DIGITS}")
     if row.get("sequence_id") is not None:
         row["sequence_id"] = _decimal(row["sequence_id"])
     return row

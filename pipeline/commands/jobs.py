@@ -231,6 +231,8 @@ def trace(job: Job, message: str) -> None:
     from pipeline.jobs.trace import trace as work
     from pipeline.report.trace_page import trace_page
 
+    if not message.strip():
+        raise Failure(ExitCode.USAGE, "the message id is empty", "wrong_usage")
     page = partial(trace_page, message=message)
     tables = _run(job, "trace", partial(work, message=message), page, ["events"])
     if tables is not None and not len(tables["events"]):

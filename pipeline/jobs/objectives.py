@@ -97,7 +97,8 @@ def _objective(given: dict[str, Any], where: str) -> Objective:
     if wrong := [key for key, value in texts.items() if not isinstance(value, str) or not value]:
         raise WrongObjective(f"{where}: {wrong[0]!r} has to be a text")
     if texts["stage"] not in STAGES:
-        raise WrongObjective(f"{where}: 'stage' is {texts['stage']!r}; it is one of {STAGES}")
+        known = " or ".join(STAGES)
+        raise WrongObjective(f"{where}: 'stage' is {texts['stage']!r}; it is {known}")
     percent, days = given["percent"], given.get("days", 30)
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 < percent < 100:
         raise WrongObjective(f"{where}: 'percent' has to be between 0 and 100, as 99.9")

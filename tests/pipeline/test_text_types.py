@@ -1,7 +1,8 @@
-"""Logs that another program has written again, with other types for texts."""
+"""Logs that another program has written again, with other types for texts and numbers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipeline.cli import pipeline
-from pipeline.events import read_piece
+from pipeline.events import Unreadable, check, read_piece
+from qmd.cli.program import ExitCode
 from tests.pipeline.test_odd_inputs import GUID, OTHER, SCHEMA, row
 
 TYPES: dict[str, Callable[[Any], Any]] = {
@@ -61,3 +63,30 @@ def test_texts_of_other_types_are_the_same_texts(
             pipeline, [*given, "--message", f"{GUID}\\1"] if job == "trace" else given
         )
         assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("name", ["sequence_id", "lookup_id"])
+@pytest.mark.parametrize("suffix", ["parquet", "ndjson"])
+def test_numbers_that_have_lost_digits_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    """pandas makes floating-point numbers of a column of whole numbers with nulls."""
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "parquet":
+        table = pa.Table.from_pylist(ROWS, schema=SCHEMA)
+        at = SCHEMA.get_field_index(name)
+        parquet.write_table(table.set_column(at, name, table[name].cast(pa.float64())), path)
+    else:
+        path.write_text(json.dumps(ROWS[0] | {name: 1.8446744073709552e19}) + "\n")
+
+    with pytest.raises(Unreadable, match=f"{name}.*, which lose digits; write whole numbers"):
+        check(str(path))
+
+
+def test_an_empty_message_id_is_wrong_usage(tmp_path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(ROWS, schema=SCHEMA), tmp_path / "x.parquet")
+    done = CliRunner().invoke(
+        pipeline,
+        ["run", "trace", "--input", str(tmp_path), "--output", str(tmp_path / "out"),
+         "--engine", "embedded", "--message", ""],
+    )  # fmt: skip
+    assert done.exit_code == ExitCode.USAGE
+    assert not (tmp_path / "out").exists()
