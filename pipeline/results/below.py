@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any
 
-from pipeline.results.runs import COMMITS, LATEST, RUNS, STATE
+from pipeline.results.runs import ANNOUNCED, COMMITS, LATEST, RUNS, STATE
 
 _MANIFEST = "_manifest"  # of an archive: pipeline/jobs/archive.py
 
@@ -46,7 +46,8 @@ def _names(system: Any, path: str) -> set[str]:
         files = json.loads(system.cat_file(path))["files"]
     except (ValueError, KeyError, TypeError, FileNotFoundError):
         files = ()  # a commit that no job wrote, or which a run has just replaced
-    return {RUNS, STATE, LATEST, *map(str, files)}
+    # A store has no links, so a file names the newest run there.
+    return {RUNS, STATE, LATEST, f"{LATEST}.json", ANNOUNCED, *map(str, files)}
 
 
 def _first(path: str, root: str) -> str:

@@ -30,6 +30,7 @@ from pipeline.results.places import Place
 KEEP_RUNS = 30  # with tables and pages
 KEEP_STATES = 2
 COMMITS, RUNS, STATE, LATEST = "_commits", "runs", "state", "latest"
+ANNOUNCED = "announced.json"  # the findings that were announced: pipeline/watch/announced.py
 VERSION = 1
 
 _NUMBER = re.compile(r"(\d{8})")

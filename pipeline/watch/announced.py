@@ -14,8 +14,8 @@ from typing import Any
 
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS
 from pipeline.results.places import Place
+from pipeline.results.runs import ANNOUNCED
 
-NAME = "announced.json"
 #: Runs in a row after which a finding about a host is news.
 PATIENT_RUNS = 3
 VERSION = 1
@@ -44,14 +44,14 @@ class Announced:
         self._runs: dict[str, int] = {}  # of findings that are not announced yet
         noted: Any = None
         try:
-            noted = place.read_json(NAME)
+            noted = place.read_json(ANNOUNCED)
         except FileNotFoundError:
             return
         except ValueError:
             pass
         if not isinstance(noted, dict) or noted.get("version") != VERSION:
             raise ValueError(
-                f"{place.address(NAME)} is not a list of announced findings; remove it"
+                f"{place.address(ANNOUNCED)} is not a list of announced findings; remove it"
             )
         self._known, self._runs = noted["known"], noted["runs"]
 
@@ -88,7 +88,7 @@ class Announced:
     def save(self) -> None:
         """Write the file; on return it is durable.  Raises OSError."""
         noted = {"version": VERSION, "known": self._known, "runs": self._runs}
-        self._place.write_text(NAME, json.dumps(noted))
+        self._place.write_text(ANNOUNCED, json.dumps(noted))
 
 
 def key_of(one: Finding) -> str:

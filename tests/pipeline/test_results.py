@@ -160,6 +160,8 @@ def test_results_below_the_logs_are_not_taken_for_logs(logs: Path) -> None:
     copied = where / "live" / "events.parquet"
     copied.parent.mkdir()
     copied.write_bytes(b"")
+    for name in ("latest.json", "announced.json"):  # of a store without links; of an alert
+        (where / name).write_text("{}")
     found = find_files([str(logs)])
 
     assert [each["findings"] for each in reported] == [{"lost": 2}] * 2
