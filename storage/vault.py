@@ -153,7 +153,7 @@ class Vault:
         return self.seals and seal[: 1 + KEY_ID_BYTES] == _VERSION + self.key_id
 
     def stored(
-        self, table: str, key: int, packet: bytes, part_id: int | None = None
+        self, table: str, key: int, packet: bytes | memoryview, part_id: int | None = None
     ) -> tuple[bytes, int, bytes]:
         """Return a row's packet as it is stored, its checksum, and its seal.
 

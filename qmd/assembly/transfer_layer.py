@@ -241,7 +241,11 @@ class TransferLayer(StateLayer):
             self.peers.shortage,
         )
         large = LargeArrivals(
-            self.local_destinations, self.admission, senders, self._speakers, PartsAhead(services)
+            self.local_destinations,
+            self.admission,
+            senders,
+            self._speakers,
+            PartsAhead(services, self.turns),
         )
         arrivals = Arrivals(
             services,

@@ -20,12 +20,14 @@ from qmd.message.shared_packet import split
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 #: Larger packets are stored ahead.
 LARGE_BYTES = 384 * 1024
-#: A piece is as large as a commit of ordinary time writes on a disk that syncs in a millisecond.
+#: A piece is as large as a commit of ordinary time writes on a disk that syncs in a millisecond;
+#: while nothing else happens it has the greatest size: fewer syncs, and the loop reads meanwhile.
 PIECE_BYTES, PIECE_BYTES_MAX = 256 * 1024, 1024 * 1024
 USUAL_COMMIT_S = 0.001
 
@@ -45,19 +47,15 @@ class PartAhead:
         "ids",
         "is_used",
         "on_end",
-        "piece_bytes",
     )
 
-    def __init__(
-        self, packet: bytes, until: int, piece_bytes: int, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, packet: bytes, until: int, on_end: Callable[[], None]) -> None:
         """The end of the packet is that up to the index `until`."""
         self._packet = packet
         self._until = until
         self.ids: list[int] = []  # of its pieces, the first one first
         self.is_used = False  # a row refers to it
         self.on_end = on_end
-        self.piece_bytes = piece_bytes
         self._written = self._begin = split(packet)
 
     @property
@@ -69,28 +67,31 @@ class PartAhead:
 
         A packet whose head differs, such as a dead letter, has the same end.
         """
-        if self.is_used or not self.is_complete:
+        begin = split(packet)
+        if self.is_used or not self.is_complete or len(packet) - begin != self._until - self._begin:
             return None
-        end = packet[split(packet) :]
-        return self.ids[-1] if end == self._packet[self._begin : self._until] else None
+        # Views: the ends have megabytes, and are compared in place.
+        end, own = memoryview(packet)[begin:], self._packet
+        return self.ids[-1] if own.startswith(end, self._begin, self._until) else None
 
     def use(self, batch: Batch) -> None:
         """Keep the pieces: a row of the open batch refers to the part."""
         self.is_used = True
         batch.pieces.use(self.ids)
 
-    def take_piece(self) -> bytes:
-        """Return the next piece."""
+    def take_piece(self, size: int) -> memoryview:
+        """Return the next piece, of up to `size` bytes, without a copy of them."""
         at = self._written
-        self._written = min(at + self.piece_bytes, self._until)
-        return self._packet[at : self._written]
+        self._written = min(at + size, self._until)
+        return memoryview(self._packet)[at : self._written]
 
 
 class PartsAhead:
     """Stores ends of packets ahead, one piece in a commit."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, turns: FairScheduler) -> None:
         self._services = services
+        self._turns = turns
         self._waiting: dict[Hashable, deque[PartAhead]] = {}  # by owner, the next one first
         self._current: PartAhead | None = None
 
@@ -102,9 +103,7 @@ class PartsAhead:
 
         Call `forget` afterwards, or before, which stops it.
         """
-        ordinary_s = self._services.storage.ordinary_commit_s
-        piece_bytes = int(PIECE_BYTES * max(1.0, ordinary_s / USUAL_COMMIT_S))
-        part = PartAhead(packet, until, min(piece_bytes, PIECE_BYTES_MAX), on_end)
+        part = PartAhead(packet, until, on_end)
         self._waiting.setdefault(owner, deque()).append(part)
         if self._current is None:
             self._go_on()
@@ -138,8 +137,14 @@ class PartsAhead:
         services = self._services
         batch, follows = services.storage.batch, part.ids[-1] if part.ids else None
         part.ids.append(services.ids.next_lookup_id(0))
-        batch.pieces.insert(part.ids[-1], part.take_piece(), follows)
+        batch.pieces.insert(part.ids[-1], part.take_piece(self._piece_bytes()), follows)
         batch.when_durable(partial(self._durable, part))
+
+    def _piece_bytes(self) -> int:
+        if not self._turns.is_shared:
+            return PIECE_BYTES_MAX
+        ordinary_s = self._services.storage.ordinary_commit_s
+        return min(int(PIECE_BYTES * max(1.0, ordinary_s / USUAL_COMMIT_S)), PIECE_BYTES_MAX)
 
     def _durable(self, part: PartAhead) -> None:
         if part.is_used:  # it was forgotten meanwhile, and with it the pieces so far

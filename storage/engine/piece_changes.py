@@ -16,7 +16,7 @@ class PieceChanges:
         self._used: list[int] = []
         self._unwanted: list[int] = []
 
-    def insert(self, part_id: int, packet: bytes, follows: int | None) -> None:
+    def insert(self, part_id: int, packet: bytes | memoryview, follows: int | None) -> None:
         """Insert a piece of a part to which a row of a later batch will refer.
 
         `follows` is the id of the piece before it.  The caller chooses an unused id.

@@ -30,7 +30,7 @@ from zlib import crc32
 from storage.vault import open_row, writing_vault
 
 #: Id, bytes, and id of the piece before it.
-NewPart = tuple[int, bytes, int | None]
+NewPart = tuple[int, bytes | memoryview, int | None]
 #: Id of a part, and its size in bytes.
 PartOf = tuple[int, int]
 
