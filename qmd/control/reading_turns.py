@@ -7,10 +7,11 @@ large packets of peers do.  docs/decisions/0034
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from qmd.runtime.bulk_turns import LARGE_BYTES
+from qmd.control_protocol.messages import Done, Reply
+from qmd.runtime.bulk_turns import LARGE_BYTES, LARGE_REQUEST_BYTES, LargeExchange
 from qmd.runtime.fair_scheduler import Class
 
 if TYPE_CHECKING:
@@ -28,19 +29,33 @@ class ReadingTurns:
         self._read_on: Callable[[], None] | None = read_on
         self._began_s = 0.0
         self.waits = False  # it is not read until its turn
+        self.large = LargeExchange()
+        self._is_large = False  # the request that is partly read
 
     def begin(self, wanted_bytes: int) -> None:
         """Begin a read; `wanted_bytes` is the length of the request that is partly read."""
         self._began_s = self._busy_time() if wanted_bytes > LARGE_BYTES else 0.0
+        self._is_large = wanted_bytes > LARGE_REQUEST_BYTES
 
     def end(self, *, is_complete: bool) -> None:
         """End the read; `is_complete`: it has completed a request."""
+        if is_complete and self._is_large:
+            self.large.note(self._turns.now)
         if not self._began_s:
             return
         self._turns.spend_reading(self._busy_time() - self._began_s)
         if not (is_complete or self.waits or self._turns.has_time_to_read()):
             self.waits = True
             self._turns.wait(self, Class.READER)
+
+    def answered(self, reply: Reply, buffers: Sequence[bytes | bytearray]) -> int:
+        """Note an answer; return its size in bytes."""
+        size = sum(map(len, buffers))
+        if size > LARGE_BYTES and isinstance(reply, Done) and isinstance(reply.result, list):
+            messages = len(reply.result)
+            if size > LARGE_BYTES * messages:
+                self.large.note(self._turns.now, messages)
+        return size
 
     def take_turn(self, now: float, packets_max: int) -> None:
         """Let the client be read again."""

@@ -27,7 +27,7 @@ from qmd.control.large_requests import Hooks, ignore, send_in_parts, with_answer
 from qmd.control.reading_turns import ReadingTurns
 from qmd.control.refusals import as_refusal, failure, not_decoded, refused, too_many_requests
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.bulk import rows_frame
+from qmd.control_protocol.bulk import answer_buffers
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
 from qmd.control_protocol.parts import request_in_parts
 from qmd.directory.resolver import MustAsk
@@ -36,6 +36,7 @@ from qmd.queues.local_queue import Reader
 from qmd.runtime.bulk_turns import LARGE_BYTES, LARGE_REQUEST_BYTES
 from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.shares import Owner
+from qmd.runtime.writes import in_few_buffers
 
 if TYPE_CHECKING:
     from qmd.control.components import Components
@@ -248,7 +249,8 @@ class ControlConnection(asyncio.Protocol):
             must_wait = is_bulk or (account is not None and account.must_wait)
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
-            if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
+            may_go_first = self._taken < TURN_REQUESTS_MAX and not must_wait
+            if may_go_first and turns.has_time(self._reading.large):
                 self._begin()
                 if self._buffer.has_more and not self._backlog:
                     self._backlog += self._frames(b"") or ()
@@ -402,10 +404,9 @@ class ControlConnection(asyncio.Protocol):
         self._answer(refused(number, refusal))
 
     def _answer(self, reply: frames.Reply) -> None:
-        answer = rows_frame(reply) or frames.frame(reply)
         self._count_request(-1)
-        self._output.append(answer)
-        self._output_bytes += len(answer)
+        self._output += (answer := answer_buffers(reply))
+        self._output_bytes += self._reading.answered(reply, answer)
         is_last = not (self._under_way or self._backlog)  # no other answer will join it
         if is_last or self._output_bytes >= FLUSH_BYTES:
             self._write()
@@ -425,11 +426,10 @@ class ControlConnection(asyncio.Protocol):
 
     def _write(self) -> None:
         if self._transport is not None and self._output:
-            self._transport.write(frames.joined(self._output))
+            self._transport.writelines(in_few_buffers(self._output))
             if not self._may_write.is_set():
                 self._memory.unread(self._transport.get_write_buffer_size())
-        self._output.clear()
-        self._output_bytes = 0
+        self._output, self._output_bytes = [], 0
 
     def _regulate(self) -> None:
         """Stop reading while the client does not read, requests wait, or the disk lags."""

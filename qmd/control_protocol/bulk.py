@@ -27,6 +27,7 @@ from qmd.control_protocol.messages import (
     Reply,
     Request,
     add_verbs,
+    buffers,
     large_frame,
 )
 
@@ -149,10 +150,10 @@ class Rows(msgspec.Struct, array_like=True, frozen=True):
     reasons: list[str | None] | None = None  # None: no message has one
 
 
-def rows_frame(reply: Reply) -> bytearray | None:
-    """Return the frame of an answer with rows, which may have megabytes; None for any other."""
-    is_large = isinstance(reply, Done) and isinstance(reply.result, Rows)
-    return large_frame(reply) if is_large else None
+def answer_buffers(reply: Reply) -> tuple[bytes | bytearray, ...]:
+    """Return the buffers of an answer's frame; those of megabytes are not copied."""
+    has_rows = isinstance(reply, Done) and isinstance(reply.result, Rows)
+    return (large_frame(reply),) if has_rows else buffers(reply)
 
 
 class SplitRange(Request, tag="split_range", frozen=True):

@@ -13,7 +13,6 @@ connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 import msgspec
@@ -28,6 +27,8 @@ VERSION = 1
 MESSAGES_MAX = 65_536
 TOKEN_BYTES_MAX = 64
 LENGTH_BYTES = 4
+#: Longer frames are not copied behind their length.
+LONG_BYTES = 64 * 1024
 
 # Values of `delivery` in a new message. The first two are also the values on the wire.
 EXPRESS = 0
@@ -426,17 +427,20 @@ def frame(value: msgspec.Struct) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
+def buffers(value: msgspec.Struct) -> tuple[bytes, ...]:
+    """Return the buffers of a frame: one, or two if it is long, so that it is not copied behind its
+    length."""
+    data = _encoder.encode(value)
+    length = LENGTH.pack(len(data))
+    return (length + data,) if len(data) < LONG_BYTES else (length, data)
+
+
 def large_frame(value: msgspec.Struct) -> bytearray:
     """Return what `frame` returns, for a value of megabytes: it is not copied behind its length."""
     found = bytearray(LENGTH.size)
     _encoder.encode_into(value, found, LENGTH.size)
     LENGTH.pack_into(found, 0, len(found) - LENGTH.size)
     return found
-
-
-def joined(frames: Sequence[bytes | bytearray]) -> bytes | bytearray:
-    """Return frames as one; a single one is not copied."""
-    return frames[0] if len(frames) == 1 else b"".join(frames)
 
 
 def decode_request(data: bytes | memoryview) -> Request:

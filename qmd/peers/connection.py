@@ -29,7 +29,9 @@ from qmd.peers.offers import Offers
 from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
 from qmd.peers.reputation import Reputation
+from qmd.runtime.bulk_turns import LARGE_BYTES
 from qmd.runtime.timers import Alarm
+from qmd.runtime.writes import in_few_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -407,10 +409,15 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _write(self) -> None:
         assert self.session is not None
-        data = self.session.data_to_send()
-        if data and self._transport is not None and not self._transport.is_closing():
-            self.bytes_sent += len(data)
-            self._transport.write(data)
+        packets = self.session.output.copy()
+        self.session.output.clear()
+        if packets and self._transport is not None and not self._transport.is_closing():
+            if max(map(len, packets)) > LARGE_BYTES:
+                count = sum([len(packet) > LARGE_BYTES for packet in packets])
+                self._reader.large.note(self._loop.time(), count)
+            for data in in_few_buffers(packets):
+                self.bytes_sent += len(data)
+                self._transport.write(data)
             unread_bytes_max = UNREAD_BYTES_MAX + self.packet_bytes_max
             if self._transport.get_write_buffer_size() > unread_bytes_max:
                 # The peer sends and does not read, and the acknowledgments accumulate.

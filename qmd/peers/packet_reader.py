@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocol.framing import BrokenStream, PacketBuffer
 from protocol.records import ESTABLISH_CONNECTION_BYTES
-from qmd.runtime.bulk_turns import LARGE_BYTES, TURN_BYTES
+from qmd.runtime.bulk_turns import LARGE_BYTES, TURN_BYTES, LargeExchange
 from qmd.runtime.fair_scheduler import Class
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class PacketReader:
         # Before the handshake longer packets are not valid, and no memory is used for them.
         self.buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
         self.bytes_received = 0
-        self.is_read = True
+        self.large = LargeExchange()
+        self.is_read = True  # and what is read does not wait behind pending packets
+        self._is_paused = False  # the transport reads nothing
         self._is_closed = False
         self._pending: list[bytes] = []  # packets for the next turn; until then nothing is read
         self._broken: BrokenStream | None = None  # the fault behind the pending packets
@@ -129,6 +131,7 @@ class PacketReader:
         self.bytes_received += nbytes
         now = self._loop.time()
         is_part = self.buffer.grown_bytes > 0  # of a large packet, which this read may complete
+        pending = len(self._pending)
         if nbytes < LARGE_READ_BYTES and not is_part:
             self._split(nbytes)
             took_s = READ_S
@@ -137,7 +140,7 @@ class PacketReader:
             began_s = busy_time()
             self._split(nbytes)
             took_s = busy_time() - began_s + nbytes / BYTES_PER_S
-        if self._pending:
+        if len(self._pending) > pending:
             self._tiny_reads = 0
             if is_part:
                 self._turns.spend_reading(took_s)
@@ -155,7 +158,9 @@ class PacketReader:
         """
         self._lost = reason
         if self._reputation.is_trusted:
-            self._connection.close(reason)
+            if self._is_paused or not self._pending:
+                self._connection.close(reason)
+            # Otherwise it was reading ahead: the pending packet has arrived before.
         elif not self._waits_for_turn:
             self._pending, self._waits_for_turn = [], True
             self._turns.wait(self, Class.UNTRUSTED)
@@ -177,7 +182,7 @@ class PacketReader:
         self._waits_for_turn = self._reading_waits = False
         if self._is_closed:
             return
-        if self._lost:
+        if self._lost and not self._pending:
             self._connection.close(self._lost)
             return
         if self._pending and not self._waits_for_disk:
@@ -204,6 +209,8 @@ class PacketReader:
         self._ahead_of, connection = packet, self._connection
         # It waits for a turn all the time: for the one that follows.
         self._waits_for_turn = connection.ahead.store(connection, packet, self._stored_ahead)
+        if self._waits_for_turn:
+            self._regulate()  # the next packet may be read meanwhile
         return self._waits_for_turn
 
     def _stored_ahead(self) -> None:
@@ -275,8 +282,9 @@ class PacketReader:
             self._wait_to_read(Class.READER)
 
     def _wait_to_read(self, kind: Class) -> None:
-        if not self._waits_for_turn:
-            self._reading_waits = self._waits_for_turn = True
+        self._reading_waits = True
+        if not self._waits_for_turn:  # otherwise it is read again in that turn
+            self._waits_for_turn = True
             self._turns.wait(self, kind)
 
     # Packets.
@@ -293,7 +301,7 @@ class PacketReader:
             # with each read.
             floods = now < reputation.floods_until
             goes_first = not floods and reputation.is_trusted and not self._is_bulk
-            if left > 0 and goes_first and turns.has_time():
+            if left > 0 and goes_first and turns.has_time(self.large):
                 connection = self._connection
                 while not connection.handshake_done and self._pending:
                     self._process_handshake(now)  # of a session that this side has begun
@@ -301,6 +309,9 @@ class PacketReader:
                     self._process(left, now)
             self._wait_for_turn(now, is_heavy=floods)
         if self._is_closed:
+            return
+        if self._lost and not (self._pending or self._waits_for_turn or self._waits_for_disk):
+            self._connection.close(self._lost)
             return
         if self._broken is not None and not self._pending:
             connection = self._connection
@@ -343,6 +354,16 @@ class PacketReader:
         return max(session.announced_window, TURN_PACKETS_MAX)
 
     @property
+    def _reads_ahead(self) -> bool:
+        """Whether the packet after a large one is read while the end of that is stored."""
+        return (
+            len(self._pending) == 1
+            and self._ahead_of is self._pending[0]
+            and self._waits_for_turn
+            and not self._turns.is_shared
+        )
+
+    @property
     def _is_bulk(self) -> bool:
         """Whether the next packet is a large one."""
         return self._held_bytes > 0 and len(self._pending[0]) > LARGE_BYTES
@@ -352,7 +373,7 @@ class PacketReader:
         size = 0
         for number, packet in enumerate(self._pending[:count]):
             size += len(packet)
-            if number and (len(packet) > LARGE_BYTES or size > TURN_BYTES):
+            if number and size > TURN_BYTES:
                 return number
         return count
 
@@ -370,6 +391,8 @@ class PacketReader:
         pending = self._pending
         if self._held_bytes:
             count = self._limited(count)
+            if self._is_bulk:
+                self.large.note(now)
         size = sum(map(len, pending[:count])) if self._held_bytes else 0
         try:
             self._services.memory.probe.look(PACKET_COPIES * size)
@@ -423,15 +446,16 @@ class PacketReader:
 
     def _regulate(self) -> None:
         """Read, unless packets wait for their turn, for memory or for the disk."""
-        if self._transport is None or self._is_closed:
+        if self._transport is None or self._is_closed or self._lost:
             return
         if self._held_bytes:
             self._count_memory()
         waits = self._waits_for_disk or self._waits_for_memory or self._reading_waits
-        reads = not (self._pending or waits)
-        if reads is not self.is_read:
-            self.is_read = reads
-            if reads:
-                self._transport.resume_reading()
-            else:
+        self.is_read = not (self._pending or waits)
+        is_paused = waits or bool(self._pending and not self._reads_ahead)
+        if is_paused is not self._is_paused:
+            self._is_paused = is_paused
+            if is_paused:
                 self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()

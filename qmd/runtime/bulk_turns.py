@@ -34,8 +34,35 @@ EXCESS_REST, EXCESS_REST_MAX_S = 100, 0.8
 ORDINARY_COMMITS = 3  # waiting, the packet's own commit with a small one, and its turn
 REST_MIN_S = 0.001
 ACTIVE_S = 0.05  # as in the fair scheduler
+# Each large packet explains so much small work of the same connection, such as acknowledgments and
+# removals, within this time: it is no reason for large packets to rest. A connection that does more
+# is light, whatever else it exchanges.
+EXPLAINED, EXPLAINED_MAX, EXPLAINED_S = 4, 256, 2.0
 SHARED_BYTES = 256 * 1024  # not durable yet; with more a large packet waits for the disk
 BYTES_MAX = 8 * 1024 * 1024  # the same while no light connection is active
+
+
+class LargeExchange:
+    """The large packets, requests and answers of one connection."""
+
+    __slots__ = ("_explained", "_until")
+
+    def __init__(self) -> None:
+        self._explained = 0  # small work that may follow
+        self._until = float("-inf")  # loop time
+
+    def note(self, now: float, count: int = 1) -> None:
+        """Note large packets, in either direction."""
+        self._explained = min(self._explained + EXPLAINED * count, EXPLAINED_MAX)
+        self._until = now + EXPLAINED_S
+
+    def explains(self, now: float) -> bool:
+        """Return whether small work of the connection probably follows from large packets."""
+        if not self._explained or now > self._until:
+            self._explained = 0
+            return False
+        self._explained -= 1
+        return True
 
 
 class BulkTurns:

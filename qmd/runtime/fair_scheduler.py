@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from qmd.runtime.bulk_turns import BulkTurns
+    from qmd.runtime.bulk_turns import BulkTurns, LargeExchange
     from qmd.runtime.services import Services
 
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
@@ -111,9 +111,15 @@ class FairScheduler:
         self._untrusted_is_next = True
         self._charged_s = 0.0  # work that the members of a slice have started
 
-    def has_time(self) -> bool:
-        """Return whether a light connection may be served at once."""
-        self._last.at = self._services.loop.time()
+    def has_time(self, large: LargeExchange) -> bool:
+        """Return whether a light connection may be served at once.
+
+        `large`: the large packets that it exchanges. They rest for others, and not for what follows
+        from themselves.
+        """
+        now = self._services.loop.time()
+        if not large.explains(now):
+            self._last.at = now
         self._run_soon()  # starts the next turn
         return self._spent_s < LIGHT_S
 
@@ -121,6 +127,11 @@ class FairScheduler:
         """Return whether a connection may read on in the middle of a packet."""
         self._run_soon()
         return self._spent_s < READING_S and self._readers_rest_s(self._services.loop.time()) <= 0
+
+    @property
+    def now(self) -> float:
+        """The time of the loop."""
+        return self._services.loop.time()
 
     def spend(self, seconds: float) -> None:
         """Count time that was used in this turn of the loop."""

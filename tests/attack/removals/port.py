@@ -99,7 +99,7 @@ REMOVALS = (
         "qmd/peers/packet_reader.py",
         "return self._held_bytes > 0 and len(self._pending[0]) > LARGE_BYTES",
         "return False",
-        "tests/unit/peers/test_packet_reader.py::test_large_packets_take_turns_of_their_own",
+        "tests/unit/peers/test_large_packets.py::test_large_packets_take_turns_of_their_own",
     ),
     Removal(
         "fifty senders of 4 MB",

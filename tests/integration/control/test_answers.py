@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from qmd.client import connect
@@ -16,8 +17,8 @@ class Recorded:
         self._transport = transport
         self.written: list[bytes] = []
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def writelines(self, buffers: Sequence[bytes]) -> None:
+        self.written.append(b"".join(buffers))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -27,6 +27,7 @@ from qmd.events.header import Kind
 from qmd.operations import receive
 from qmd.outcomes.acknowledgments import Acknowledgments
 from qmd.outcomes.prepared_ends import PreparedEnd
+from qmd.runtime.bulk_turns import LargeExchange
 from qmd.runtime.work_parts import PART_ALONE
 from storage.tables import events
 from tests.integration.bulk.reader import opened
@@ -247,7 +248,7 @@ async def under_way(host: Host) -> AsyncIterator[None]:
 
     async def act() -> None:
         while True:
-            host.local_turns.has_time()
+            host.local_turns.has_time(LargeExchange())
             await asyncio.sleep(0.001)
 
     acting = asyncio.ensure_future(act())

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.bulk import Rows, rows_frame
+from qmd.control_protocol.bulk import Rows, answer_buffers
 from qmd.control_protocol.frame_buffer import LENGTH, FrameBuffer
+from qmd.control_protocol.messages import LONG_BYTES
 
 NO_REQUESTS = [
     b"",
@@ -80,7 +81,14 @@ def test_a_read_with_many_frames_is_split_in_parts() -> None:
 def test_an_answer_with_rows_has_the_frame_of_any_other() -> None:
     rows = Rows(1, None, 7, *[b"12345678"] * 4, b"1234", b"1234", b"\0" * 8, b"p" * 100_000)
 
-    assert rows_frame(frames.Done(3, rows)) == frames.frame(frames.Done(3, rows))
-    assert rows_frame(frames.Done(3, {"packets": b""})) is None
-    assert frames.joined([b"one"]) == b"one"
-    assert frames.joined([b"one", bytearray(b"two")]) == b"onetwo"
+    assert answer_buffers(frames.Done(3, rows)) == (frames.frame(frames.Done(3, rows)),)
+
+
+@pytest.mark.parametrize("size", [0, 100, LONG_BYTES, 1_000_000])
+def test_the_buffers_of_an_answer_are_its_frame(size: int) -> None:
+    answer = frames.Done(3, {"packets": bytes(size)})
+
+    found = answer_buffers(answer)
+
+    assert b"".join(found) == frames.frame(answer)
+    assert len(found) == 1 + (size >= LONG_BYTES)

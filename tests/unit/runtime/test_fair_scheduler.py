@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qmd.runtime.bulk_turns import BulkTurns
+from qmd.runtime.bulk_turns import EXPLAINED, EXPLAINED_MAX, EXPLAINED_S, BulkTurns, LargeExchange
 from qmd.runtime.fair_scheduler import (
     INDIVISIBLE,
     READING_S,
@@ -136,3 +136,41 @@ def test_the_work_that_a_slice_has_started_counts_for_its_rest() -> None:
     assert world.served == ["accepts"]
     world.advance(0.3 * REST * 0.001, others_are_active=True)
     assert world.served == ["accepts", "next"]
+
+
+def test_a_connection_that_has_work_is_light() -> None:
+    world = World()
+    assert not world.turns.is_shared
+
+    assert world.turns.has_time(LargeExchange())
+
+    assert world.turns.is_shared
+
+
+def test_small_work_after_large_packets_makes_no_connection_light() -> None:
+    world, large = World(), LargeExchange()
+    large.note(world.now, 2)
+
+    for _ in range(2 * EXPLAINED):
+        assert world.turns.has_time(large)
+        assert not world.turns.is_shared
+
+    world.turns.has_time(large)  # it has other work, too
+    assert world.turns.is_shared
+
+
+def test_large_packets_explain_nothing_later() -> None:
+    world, large = World(), LargeExchange()
+    large.note(world.now)
+
+    world.now += 1.01 * EXPLAINED_S
+    world.turns.has_time(large)
+
+    assert world.turns.is_shared
+
+
+def test_large_packets_explain_a_limited_number() -> None:
+    large = LargeExchange()
+    large.note(0.0, 10 * EXPLAINED_MAX)
+
+    assert sum(large.explains(1.0) for _ in range(2 * EXPLAINED_MAX)) == EXPLAINED_MAX
