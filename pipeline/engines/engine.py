@@ -42,13 +42,14 @@ class Engine(Protocol):
         task: Task,
         more: Any,
         *,
-        by: str,
+        by: Sequence[str],
+        partitions: int = 0,
         distinct: Sequence[str] = (),
     ) -> None:
         """Create table `name`: the rows of all tasks, and those of `more` (an Arrow table).
 
-        The table is partitioned by column `by`.  With `distinct` (expressions), it has one row for
-        each value of them.
+        The table is partitioned by the columns `by`, into `partitions` or more.  With `distinct`
+        (expressions), it has one row for each value of them.
         """
 
     def keep(self, name: str, *queries: str) -> None:

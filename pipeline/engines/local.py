@@ -92,7 +92,8 @@ class LocalEngine:
         task: Task,
         more: Any,
         *,
-        by: str,
+        by: Sequence[str],
+        partitions: int = 0,
         distinct: Sequence[str] = (),
     ) -> None:
         import pyarrow as pa

@@ -46,18 +46,19 @@ class SparkEngine:
         task: Task,
         more: Any,
         *,
-        by: str,
+        by: Sequence[str],
+        partitions: int = 0,
         distinct: Sequence[str] = (),
     ) -> None:
         parts = [self._map(work, task, more.schema)] if work else []
         if len(more) or not parts:
             parts.append(self._table(more))
         table = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-        table = table.repartition(max(self.parallelism * 2, 4), by)
+        table = table.repartition(max(self.parallelism * 2, 4, partitions), *by)
         if distinct:
             named = [f"distinct_{n}" for n in range(len(distinct))]
             columns = [f"{text} AS {each}" for text, each in zip(distinct, named, strict=True)]
-            table = table.selectExpr("*", *columns).dropDuplicates([by, *named]).drop(*named)
+            table = table.selectExpr("*", *columns).dropDuplicates([*by, *named]).drop(*named)
         self._keep(name, table)
 
     def keep(self, name: str, *queries: str) -> None:

@@ -25,14 +25,18 @@ _ACCEPTED = f"SELECT source, stream, key FROM facts WHERE role = {Role.ACCEPTED}
 _COUNTS = pa.schema([("gap", pa.int64()), ("numbers", pa.int64())])
 
 
-def without_given(rows: Frame, engine: Engine) -> Frame:
-    """Drop the candidates of gaps in which a message was accepted under each number."""
+def without_given(rows: Frame, engine: Engine, *, are_apart: bool = False) -> Frame:
+    """Drop the candidates of gaps in which a message was accepted under each number.
+
+    If the events of a source `are_apart`, in several tasks, those of one number come into one.
+    """
     is_gap = (rows.kind == "gap").to_numpy(bool)
     if not is_gap.any():
         return rows
     gaps = rows.loc[is_gap, [*_STREAM, "key", "until_key"]].astype(np.int64)
     gaps = gaps.sort_values("key")
-    counted = engine.mapped(_ACCEPTED, _counter(gaps.reset_index(drop=True)), _COUNTS).to_pandas()
+    query = f"{_ACCEPTED} DISTRIBUTE BY source, stream, key" if are_apart else _ACCEPTED
+    counted = engine.mapped(query, _counter(gaps.reset_index(drop=True)), _COUNTS).to_pandas()
     numbers = np.zeros(len(gaps), np.int64)
     np.add.at(numbers, counted.gap.to_numpy(np.int64), counted.numbers.to_numpy(np.int64))
     is_given = numbers == (gaps.until_key - gaps.key + 1).to_numpy()
@@ -40,7 +44,7 @@ def without_given(rows: Frame, engine: Engine) -> Frame:
 
 
 def _counter(gaps: Frame) -> Any:
-    """Return a function that counts the numbers in each gap; all of a source are in one task."""
+    """Return a function that counts the numbers in each gap; all of a number are in one task."""
     starts, until = gaps[[*_STREAM, "key"]].assign(gap=gaps.index), gaps.until_key.to_numpy()
 
     def count(batches: Iterable[Any]) -> Iterator[Any]:

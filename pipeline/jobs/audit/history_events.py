@@ -137,7 +137,7 @@ def read_events(engine: Engine, paths: Sequence[str], hosts: Collection[int]) ->
 
 def create_events(engine: Engine, work: Sequence[list[Piece]], task: Any, more: Any) -> None:
     """Create table `history_events` from tasks, and the rows `more`."""
-    engine.create("history_events", work, task, more, by="block", distinct=("block", *_SAME))
+    engine.create("history_events", work, task, more, by=("block",), distinct=("block", *_SAME))
 
 
 def begins(engine: Engine, gone: Frame | None = None) -> dict[int, list[int]]:

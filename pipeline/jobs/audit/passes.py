@@ -1,7 +1,8 @@
 """The two passes of the audit over the logs, as tasks of an engine with Arrow and numpy.
 
 fingerprints    each piece of a log as some rows for each stream
-suspect_facts   the single events that the rules need, shuffled once by their message's source
+suspect_facts   the single events that the rules need, shuffled once by their message's source, or
+                by the message if a source has many
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
-from pipeline.jobs.audit import presence
+from pipeline.jobs.audit import presence, stream_parts
 from pipeline.jobs.audit.epochs import Epochs, epoch_of
 from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
@@ -299,13 +300,15 @@ def suspect_facts(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS
                 )
 
+    parts = stream_parts.parts_of(found)
     more = pa.Table.from_pandas(kept[list(Facts._fields)], _ARROW_FACTS, preserve_index=False)
     engine.create(
         "facts",
         work,
         select,
         more,
-        by="source",
+        by=("source", "number") if parts else ("source",),
+        partitions=parts,
         distinct=_SAME if found.twice else (),
     )
     return True

@@ -60,7 +60,7 @@ def judge(
     *,
     has_facts: bool,
 ) -> AuditResult:
-    """Apply the rules to table `facts`.  All queries are partitioned by `source`, as it is.
+    """Apply the rules to table `facts`.  All queries are partitioned as it is.
 
     `copied` are the hosts with the logs of several copies, and until when both are there (ms).
     """
@@ -72,7 +72,8 @@ def judge(
         return _conclude(rows, found, routes, state, settings, compared, copied)[0]
     engine.put("streams", _suspect_streams(found))
     engine.put("destinations", _destinations(found))
-    stream_parts.keep_messages(engine)
+    parts = stream_parts.parts_of(found)
+    stream_parts.keep_messages(engine, parts)
     kept = state.carried
     queries = []
     # Each query is another stage: skip those that cannot find anything.
@@ -92,7 +93,7 @@ def judge(
         rows = whole_numbers(pa.concat_tables([rows, beside.cast(rows.schema)]))
     else:
         rows = whole_numbers(rows)
-    rows = without_given(rows, engine)
+    rows = without_given(rows, engine, are_apart=parts > 0 and not engine.in_parts)
     rows = _with_received(_with_again(rows, engine, found), found)
     ids, rows = _kept_ids(rows, found)
     compared = _compared(found, state, settings)
@@ -191,7 +192,8 @@ def _of_streams(engine: Engine, found: Survey) -> tuple[Any, Frame]:
     """Return the candidates about messages of streams, and the settled segments."""
     rows, segments, others = [], [], []
     none = pd.DataFrame(columns=list(_OF_OTHERS.values())).astype(np.int64)
-    for _ in stream_parts.ordered(engine):
+    parts = stream_parts.parts_of(found)
+    for _ in stream_parts.ordered(engine, parts):
         rows.append(engine.query(streams.CANDIDATES))
         if found.suspect_streams:
             some, beside = _segments(engine, found, none)
@@ -200,13 +202,13 @@ def _of_streams(engine: Engine, found: Survey) -> tuple[Any, Frame]:
     known = pd.concat([none, *others], ignore_index=True)
     if len(segments) > 1 and settled_inside(pd.concat(segments), known):
         # One that repeats a settled message may keep those of another part apart.
-        segments = [_segments(engine, found, known)[0] for _ in stream_parts.ordered(engine)]
+        segments = [_segments(engine, found, known)[0] for _ in stream_parts.ordered(engine, parts)]
     found_ = pd.concat([pd.DataFrame(columns=SEGMENT).astype(np.int64), *segments])
     return pa.concat_tables([each.cast(rows[0].schema) for each in rows]), found_
 
 
 def _segments(engine: Engine, found: Survey, known: Frame) -> tuple[Frame, Frame]:
-    """Return the settled segments of table `ordered`, each stream in its own task.
+    """Return the settled segments of table `ordered`, each stream, or part of it, in one task.
 
     Also return the messages of no segment, as `settled.OTHERS`; `known` are those of other parts.
     """

@@ -63,8 +63,7 @@ def messages_of(first: int, last: int) -> str:
     )
 
 
-#: Each message with what was sent and accepted before and after it.
-ORDERED = """
+_ORDERED = """
 SELECT *,
   lag(key) OVER by_key AS key_before,
   max(key) OVER before AS key_most_before,
@@ -84,16 +83,25 @@ SELECT *,
   -- Arrival numbers are those of one host.
   max(if(accepted > 0, key, NULL)) OVER arrived AS overtaken_by,
   max(if(accepted > 0 AND sent > 0, key, NULL)) OVER arrived AS overtaken_by_sent
-FROM messages
-WINDOW by_key AS (PARTITION BY source, stream ORDER BY key, number),
-  before AS (PARTITION BY source, stream ORDER BY key, number
+FROM {messages}
+WINDOW by_key AS (PARTITION BY {by} ORDER BY key, number),
+  before AS (PARTITION BY {by} ORDER BY key, number
              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-  arrived AS (PARTITION BY source, stream, host ORDER BY place NULLS FIRST, key
+  arrived AS (PARTITION BY {by}, host ORDER BY place NULLS FIRST, key
               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
   -- Descending: a frame that extends to the end would cost Spark the square of the stream.
-  behind AS (PARTITION BY source, stream ORDER BY key DESC, number DESC
+  behind AS (PARTITION BY {by} ORDER BY key DESC, number DESC
              ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
+
+
+def ordered(messages: str = "messages", by: str = "source, stream") -> str:
+    """Return the query for each message with what was sent and accepted before and after it.
+
+    `messages` is their table, and `by` the columns of which each value is ordered by itself.
+    """
+    return _ORDERED.format(messages=messages, by=by)
+
 
 NEAR = """
 WITH near AS (
