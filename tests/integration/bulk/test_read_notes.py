@@ -1,4 +1,4 @@
-"""What was noted when reserved messages were read: their consumption has the same effects."""
+"""Consumption by notes of a read has the effects of a consumption that reads again."""
 
 from __future__ import annotations
 
